@@ -1,0 +1,35 @@
+// The CPU's matrix products: y = x W^T with W in place as the checkpoint stores it (F32, BF16, F16 or
+// FP8 with 128 x 128 scales), accumulated in float. Micro-kernels for AVX2, AVX-512 and AVX-512 BF16
+// are chosen once at start, with a portable one behind them.
+//
+// Batch invariance (DESIGN contract 1): an output element is the same, bit for bit, whatever the
+// number of rows, the column range or the blocking: its K order is fixed per kernel set.
+//
+// Thread rules: pure functions over caller memory.
+#pragma once
+
+#include <cstdint>
+
+#include "model/tensor.h"
+
+namespace expertplex::cpu {
+
+struct LinearInput {
+  const float* data = nullptr;     // [rows, row_stride]
+  int64_t row_stride = 0;
+  // FP8 activations: data holds the e4m3 values as floats, and scales[row * scale_stride + k / 128]
+  // multiplies the partial sum of each 128 columns, with the weight's scale. Null: no scales.
+  const float* scales = nullptr;
+  int64_t scale_stride = 0;
+};
+
+// y[r * y_stride + (n - first_output)] for rows r and outputs n in [first_output, first_output +
+// output_count). in_features a multiple of 16 is fast; others work.
+void linear(const LinearInput& x, int rows, const LinearWeight& weight, int first_output,
+            int output_count, float* y, int64_t y_stride);
+
+// Which kernel set runs: "avx512", "avx2", "portable". EXPERTPLEX_CPU_KERNELS=<name> chooses a
+// narrower one (tests compare them).
+const char* kernel_set_name();
+
+}  // namespace expertplex::cpu
