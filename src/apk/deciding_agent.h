@@ -1,0 +1,226 @@
+// The deciding agent: the one place where it is decided which phase runs where (paper, "APK instead
+// propagates one cooperative decision"; DESIGN section 2, "Decision").
+//
+// It is a role, held by one at a time. On the GPU a spare warp of CTA 0 takes it once and keeps it,
+// polling the ready words all the time. On a CPU there is no extra thread: every worker tries to
+// take it at its check points and while idle, does one round (poll ready words, submit what is
+// ready, decide) and gives it back. Nobody ever waits for it: who finds it taken goes on, because
+// somebody is deciding.
+//
+//   if (AgentRole<Mem> agent = scheduler.try_become_agent()) {
+//     ... agent.submit(...) for every ready word that has arrived ...
+//     agent.decide(policy);
+//   }
+//
+// Thread rules: an AgentRole is used by the thread that got it.
+#pragma once
+
+#include <cstdint>
+
+#include "apk/policy.h"
+#include "apk/preempt_word.h"
+#include "apk/scheduler_storage.h"
+#include "base/host_device.h"
+
+namespace expertplex::apk {
+
+enum class SubmitResult : uint8_t {
+  kSubmitted,  // in flight; a commit will say that it finished
+  kEmpty,      // no rows and nothing to reduce: done already, the caller publishes the done word
+  kBusy,       // the slot's operation before is not retired yet: submit again later
+  kFault,      // refused, see AgentRole::fault(): the request does not fit its template
+};
+
+// What one decision comes to: clusters [0, decode_clusters) follow `decode_side`, the others
+// `prefill_side`.
+struct SharingPlan {
+  uint32_t decode_clusters = 0;
+  Decision decode_side;
+  Decision prefill_side;
+};
+
+template <typename Mem>
+class AgentRole {
+ public:
+  EXPERTPLEX_HOST_DEVICE AgentRole(const SchedulerLimits& limits, void* base, bool held)
+      : limits_(limits), layout_(limits), base_(base), held_(held) {}
+  EXPERTPLEX_HOST_DEVICE ~AgentRole() { release(); }
+  AgentRole(const AgentRole&) = delete;
+  AgentRole& operator=(const AgentRole&) = delete;
+
+  EXPERTPLEX_HOST_DEVICE explicit operator bool() const { return held_; }
+
+  // Gives the role back (the destructor does, too).
+  EXPERTPLEX_HOST_DEVICE void release() {
+    if (!held_) return;
+    held_ = false;
+    Mem::store(&shared()->agent_word, uint32_t{0}, Release{}, DeviceScope{});
+  }
+
+  // Makes a ready operation visible. The caller has acquired the ready words of all its senders.
+  EXPERTPLEX_HOST_DEVICE SubmitResult submit(Phase phase, uint32_t slot_index,
+                                             const OperationRequest& request) {
+    const uint32_t p = phase_index(phase);
+    if (p >= kPhaseCount || slot_index >= limits_.slots[p])
+      return fail(OperationFault::kNoSuchSlot);
+    const SlotView slot = layout_.slot(base_, limits_, phase, slot_index);
+    const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
+    if (static_cast<uint32_t>(state) != 0) return SubmitResult::kBusy;
+    if (request.epoch == 0 || request.epoch == static_cast<uint32_t>(state >> 32)) {
+      return fail(OperationFault::kBadEpoch);
+    }
+    if (slot.shape->experts == 0) return fail(OperationFault::kNoSuchSlot);  // no template
+    fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.experts,
+                                        slot.block_expert);
+    if (fault_ != OperationFault::kNone) return SubmitResult::kFault;
+    // Its finished predecessor may still stand in the window.
+    refresh_window(phase);
+    if (!publish_operation<Mem>(slot)) return SubmitResult::kEmpty;
+    push_waiting(p, static_cast<uint8_t>(slot_index));
+    refresh_window(phase);
+    Mem::count(&shared()->submitted[p], 1);
+    return SubmitResult::kSubmitted;
+  }
+
+  // Why the last submit was refused.
+  EXPERTPLEX_HOST_DEVICE OperationFault fault() const { return fault_; }
+
+  // Looks at what is in flight and tells every cluster what to do. True: something changed.
+  EXPERTPLEX_HOST_DEVICE bool decide(const SharingPolicy& policy) {
+    const SharingPlan plan = make_plan(policy);
+    if (!plan_changed(plan)) return false;
+    for (uint32_t c = 0; c < limits_.clusters; ++c) write_decision(plan, c);
+    Mem::count(&shared()->decisions, 1);
+    return true;
+  }
+
+  // decide() in parts, for an agent of several lanes: one lane makes the plan and asks
+  // plan_changed; if so, all lanes write decisions, each its own clusters.
+  EXPERTPLEX_HOST_DEVICE SharingPlan make_plan(const SharingPolicy& policy) {
+    const Wants wants = look_at_operations();
+    Decision d;
+    d.preempt = policy.preemption_enabled;
+    d.abort = Mem::load(&shared()->abort_word, Relaxed{}, SystemScope{}) != 0;
+    d.resident = wants.resident_decode;
+    // A pause only costs where there is nothing to be paused for.
+    d.pause = wants.resident_decode ? policy.pause : PausePolicy::kNever;
+    d.lend = policy.lend_while_waiting || !(wants.main[0] && wants.main[1]);
+    SharingPlan plan;
+    plan.prefill_side = d;
+    d.main_phase = Phase::kDecode;
+    d.park = policy.mode == SwitchMode::kParking;
+    plan.decode_side = d;
+    if (wants.main[phase_index(Phase::kDecode)]) {
+      plan.decode_clusters =
+          wants.main[phase_index(Phase::kPrefill)]
+              ? contended_decode_clusters(policy.budget, wants.footprint, limits_.clusters)
+              : limits_.clusters;
+    }
+    return plan;
+  }
+
+  EXPERTPLEX_HOST_DEVICE bool plan_changed(const SharingPlan& plan) {
+    AgentPrivate* agent = &shared()->agent;
+    const uint64_t sides =
+        uint64_t{pack_decision(plan.decode_side)} << 32 | pack_decision(plan.prefill_side);
+    if (Mem::read(&agent->plan_written) && Mem::read(&agent->written_plan[0]) == sides &&
+        Mem::read(&agent->written_plan[1]) == plan.decode_clusters) {
+      return false;
+    }
+    Mem::write(&agent->written_plan[0], sides);
+    Mem::write(&agent->written_plan[1], uint64_t{plan.decode_clusters});
+    Mem::write(&agent->plan_written, uint32_t{1});
+    return true;
+  }
+
+  EXPERTPLEX_HOST_DEVICE void write_decision(const SharingPlan& plan, uint32_t cluster) {
+    uint64_t* word = &layout_.cluster(base_, cluster)->preempt_word;
+    const Decision& decision =
+        cluster < plan.decode_clusters ? plan.decode_side : plan.prefill_side;
+    const PreemptWord before = unpack_preempt_word(Mem::load(word, Relaxed{}, DeviceScope{}));
+    if (before.epoch != 0 && pack_decision(before.decision) == pack_decision(decision)) return;
+    Mem::store(word, pack_preempt_word({before.epoch + 1, decision}), Release{}, DeviceScope{});
+  }
+
+ private:
+  struct Wants {
+    bool main[kPhaseCount] = {false, false};
+    bool resident_decode = false;
+    uint32_t footprint = 0;  // of the oldest decode operation of the main pipeline with work left
+  };
+
+  EXPERTPLEX_HOST_DEVICE SharedState* shared() const { return layout_.shared(base_); }
+
+  EXPERTPLEX_HOST_DEVICE SubmitResult fail(OperationFault fault) {
+    fault_ = fault;
+    return SubmitResult::kFault;
+  }
+
+  EXPERTPLEX_HOST_DEVICE void push_waiting(uint32_t p, uint8_t slot) {
+    AgentPrivate* agent = &shared()->agent;
+    const uint32_t count = Mem::read(&agent->waiting_count[p]);
+    Mem::write(&agent->waiting[p][count], slot);
+    Mem::write(&agent->waiting_count[p], count + 1);
+  }
+
+  // Drops finished operations from the phase's window and fills it up from those that wait.
+  EXPERTPLEX_HOST_DEVICE void refresh_window(Phase phase) {
+    const uint32_t p = phase_index(phase);
+    AgentPrivate* agent = &shared()->agent;
+    const uint64_t before = Mem::read(&agent->ready_window[p]);
+    uint64_t after = 0;
+    uint32_t length = 0;
+    for (uint64_t rest = before; rest != 0; rest >>= 8) {
+      const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
+      const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
+      if (static_cast<uint32_t>(state) != 0) after |= (rest & 0xFF) << (8 * length++);
+    }
+    const uint32_t waiting = Mem::read(&agent->waiting_count[p]);
+    uint32_t taken = 0;
+    for (; taken < waiting && length < kReadyWindow; ++taken) {
+      const uint64_t entry = Mem::read(&agent->waiting[p][taken]) + uint64_t{1};
+      after |= entry << (8 * length++);
+    }
+    if (taken > 0) {
+      for (uint32_t i = taken; i < waiting; ++i) {
+        Mem::write(&agent->waiting[p][i - taken], Mem::read(&agent->waiting[p][i]));
+      }
+      Mem::write(&agent->waiting_count[p], waiting - taken);
+    }
+    if (after == before) return;
+    Mem::write(&agent->ready_window[p], after);
+    Mem::store(&shared()->ready_window[p], after, Release{}, DeviceScope{});
+    Mem::store(&shared()->queue_depth[p], uint64_t{length} + waiting - taken, Relaxed{},
+               DeviceScope{});
+  }
+
+  // Which phases have tiles left that nobody has claimed.
+  EXPERTPLEX_HOST_DEVICE Wants look_at_operations() {
+    Wants wants;
+    for (uint32_t p = 0; p < kPhaseCount; ++p) {
+      const Phase phase = static_cast<Phase>(p);
+      refresh_window(phase);
+      uint64_t rest = Mem::read(&shared()->agent.ready_window[p]);
+      for (; rest != 0; rest >>= 8) {
+        const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
+        const OperationFields fields = Mem::read(slot.fields);
+        if (!has_unclaimed_tiles<Mem>(slot, fields.epoch)) continue;
+        if (slot.shape->pipeline == PipelineRole::kResident) {
+          wants.resident_decode = wants.resident_decode || phase == Phase::kDecode;
+          continue;
+        }
+        if (phase == Phase::kDecode && !wants.main[p]) wants.footprint = fields.row_blocks;
+        wants.main[p] = true;
+      }
+    }
+    return wants;
+  }
+
+  SchedulerLimits limits_;
+  StorageLayout layout_;
+  void* base_;
+  bool held_;
+  OperationFault fault_ = OperationFault::kNone;
+};
+
+}  // namespace expertplex::apk

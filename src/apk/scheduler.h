@@ -1,0 +1,210 @@
+// TileScheduler: what a pipeline asks "next?". The GEMM loop never learns how phases share
+// clusters.
+//
+//   cluster side (a pipeline's leader)                     agent side (deciding_agent.h)
+//   ----------------------------------                     -----------------------------
+//   Claim claim = scheduler.next(pipeline);                if (auto agent =
+//   scheduler.try_become_agent()) { if (claim.status == ClaimStatus::kTile) { agent.submit(phase,
+//   slot, request);
+//     compute(claim.tile);                                   agent.decide(policy);
+//     if (scheduler.commit(claim.tile)) {                  }
+//       publish the done word, and before it
+//       scheduler.retire(claim.tile);
+//     }
+//   }
+//
+// On the GPU a cluster has a leader CTA; its claimer asks and hands the one answer to all members
+// and warp roles (handoff.h): nobody else reads a shared word to decide. On a CPU a worker thread
+// is a cluster with one member.
+//
+// Nothing here blocks, allocates or loops without a bound: next() looks at no more than 8
+// operations per phase, commit() does at most three atomic operations. Waiting between two looks,
+// its limit and the abort are the caller's.
+//
+// Thread rules: the handle is a value, copy it freely. A PipelineState belongs to one thread.
+// next/preempt/commit/retire and try_become_agent may be called by any number of threads at once.
+#pragma once
+
+#include <cstdint>
+
+#include "apk/deciding_agent.h"
+#include "apk/operation_slot.h"
+#include "apk/preempt_word.h"
+#include "apk/scheduler_storage.h"
+#include "base/host_device.h"
+
+namespace expertplex::apk {
+
+enum class ClaimStatus : uint8_t {
+  kNothing,  // no tile for this pipeline now: look again
+  kTile,     // compute and commit `tile`
+  kResume,   // go on with the parked `tile`
+  kAbort,    // leave
+};
+
+struct Claim {
+  ClaimStatus status = ClaimStatus::kNothing;
+  TileDescriptor tile;
+};
+
+// What a pipeline remembers between tiles; kept by its leader, in registers on the GPU.
+struct PipelineState {
+  uint32_t cluster = 0;
+  PipelineRole role = PipelineRole::kMain;
+  bool parked = false;   // parked_tile waits to be resumed
+  bool started = false;  // last_tile holds a tile
+  TileDescriptor parked_tile;
+  TileDescriptor last_tile;
+};
+
+template <typename Mem>
+class TileScheduler {
+ public:
+  // REQUIRES: initialise_storage(limits, base) has happened before.
+  EXPERTPLEX_HOST_DEVICE TileScheduler(const SchedulerLimits& limits, void* base)
+      : limits_(limits), layout_(limits), base_(base) {}
+
+  // Takes the deciding-agent role if it is free. Check the result for true.
+  EXPERTPLEX_HOST_DEVICE AgentRole<Mem> try_become_agent() {
+    uint32_t* word = &layout_.shared(base_)->agent_word;
+    const bool held =
+        Mem::load(word, Relaxed{}, DeviceScope{}) == 0 &&
+        Mem::compare_exchange(word, uint32_t{0}, uint32_t{1}, Acquire{}, DeviceScope{});
+    return AgentRole<Mem>(limits_, base_, held);
+  }
+
+  // At a tile boundary: what this pipeline does next.
+  EXPERTPLEX_HOST_DEVICE Claim next(PipelineState& pipeline) {
+    const Decision decision = read_decision(pipeline.cluster);
+    if (decision.abort) return {ClaimStatus::kAbort, {}};
+    if (pipeline.role == PipelineRole::kResident) {
+      return decision.resident ? take(pipeline, Phase::kDecode, false) : Claim{};
+    }
+    if (pipeline.parked) return next_while_parked(pipeline, decision);
+    if (!decision.preempt && pipeline.started) {
+      const TileDescriptor& last = pipeline.last_tile;
+      const SlotView slot = layout_.slot(base_, limits_, last.phase, last.slot);
+      Claim claim;
+      if (claim_tile<Mem>(slot, &claim.tile)) return taken(pipeline, claim);
+      if (has_unclaimed_tiles<Mem>(slot, last.epoch)) return {};
+    }
+    const Claim own = take(pipeline, decision.main_phase, false);
+    if (own.status == ClaimStatus::kTile || !decision.lend) return own;
+    return take(pipeline, other_phase(decision.main_phase), true);
+  }
+
+  // At a k-block check inside `running`: kTile says that the pipeline parks `running` and runs this
+  // tile, then asks next() until it says kResume. A tile is parked only with another one in hand.
+  EXPERTPLEX_HOST_DEVICE Claim preempt(PipelineState& pipeline, const TileDescriptor& running) {
+    const Decision decision = read_decision(pipeline.cluster);
+    if (decision.abort) return {ClaimStatus::kAbort, {}};
+    const bool gives_way = decision.park && decision.main_phase == Phase::kDecode &&
+                           running.phase == Phase::kPrefill && !pipeline.parked;
+    if (!gives_way) return {};
+    const Claim claim = take(pipeline, Phase::kDecode, false);
+    if (claim.status == ClaimStatus::kTile) {
+      pipeline.parked = true;
+      pipeline.parked_tile = running;
+      Mem::count(&layout_.cluster(base_, pipeline.cluster)->counters.preemptions, 1);
+    }
+    return claim;
+  }
+
+  // Before a k-block's load, by a prefill producer.
+  EXPERTPLEX_HOST_DEVICE PausePolicy pause(uint32_t cluster) const {
+    return read_decision(cluster).pause;
+  }
+
+  // The tile's outputs (this member's part of them) are written. True for exactly one tile of an
+  // operation: all its tiles are committed and visible to the caller, which retires the slot and
+  // then publishes the done word.
+  EXPERTPLEX_HOST_DEVICE bool commit(const TileDescriptor& tile) {
+    return commit_tile<Mem>(layout_.slot(base_, limits_, tile.phase, tile.slot), tile);
+  }
+
+  // Frees the slot of a finished operation. Before the done word: afterwards the sender may send
+  // into the slot again, and the agent would find it busy.
+  EXPERTPLEX_HOST_DEVICE void retire(const TileDescriptor& tile) {
+    retire_operation<Mem>(layout_.slot(base_, limits_, tile.phase, tile.slot), tile.epoch);
+  }
+
+  // The fields of the operation that a claimed, not yet committed tile belongs to (or, for the one
+  // who was told that it finished, not yet retired).
+  EXPERTPLEX_HOST_DEVICE OperationFields operation(const TileDescriptor& tile) const {
+    return Mem::read(layout_.slot(base_, limits_, tile.phase, tile.slot).fields);
+  }
+
+  // Ends the work of all clusters: after the agent's next decision every next() says kAbort.
+  EXPERTPLEX_HOST_DEVICE void abort(uint32_t reason) {
+    Mem::store(&layout_.shared(base_)->abort_word, reason, Relaxed{}, SystemScope{});
+  }
+  EXPERTPLEX_HOST_DEVICE uint32_t abort_reason() const {
+    return Mem::load(&layout_.shared(base_)->abort_word, Relaxed{}, SystemScope{});
+  }
+
+  // Whether any operation is in flight (or finished, and the agent has not looked since): a hint
+  // for idle pipelines that choose between a short and a long nap.
+  EXPERTPLEX_HOST_DEVICE bool has_operations() const {
+    const uint64_t* window = layout_.shared(base_)->ready_window;
+    return (Mem::load(&window[0], Relaxed{}, DeviceScope{}) |
+            Mem::load(&window[1], Relaxed{}, DeviceScope{})) != 0;
+  }
+
+  EXPERTPLEX_HOST_DEVICE const SchedulerLimits& limits() const { return limits_; }
+  // For statistics: read the counters with relaxed loads (counters.h does).
+  EXPERTPLEX_HOST_DEVICE const ClusterState* cluster_state(uint32_t cluster) const {
+    return layout_.cluster(base_, cluster);
+  }
+  EXPERTPLEX_HOST_DEVICE const SharedState* shared_state() const { return layout_.shared(base_); }
+
+ private:
+  EXPERTPLEX_HOST_DEVICE Decision read_decision(uint32_t cluster) const {
+    const uint64_t* word = &layout_.cluster(base_, cluster)->preempt_word;
+    return unpack_preempt_word(Mem::load(word, Relaxed{}, DeviceScope{})).decision;
+  }
+
+  EXPERTPLEX_HOST_DEVICE Claim next_while_parked(PipelineState& pipeline,
+                                                 const Decision& decision) {
+    if (decision.main_phase == Phase::kDecode) {
+      const Claim claim = take(pipeline, Phase::kDecode, false);
+      if (claim.status == ClaimStatus::kTile) return claim;
+    }
+    pipeline.parked = false;
+    return {ClaimStatus::kResume, pipeline.parked_tile};
+  }
+
+  // The first claimable tile of the phase's operations that this pipeline computes, oldest first.
+  EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed) {
+    const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
+    uint64_t rest = Mem::load(window, Acquire{}, DeviceScope{});
+    for (; rest != 0; rest >>= 8) {
+      const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
+      if (slot.shape->pipeline != pipeline.role) continue;
+      Claim claim;
+      if (!claim_tile<Mem>(slot, &claim.tile)) continue;
+      claim.tile.borrowed = borrowed;
+      return taken(pipeline, claim);
+    }
+    return {};
+  }
+
+  EXPERTPLEX_HOST_DEVICE Claim taken(PipelineState& pipeline, Claim claim) {
+    claim.status = ClaimStatus::kTile;
+    ClusterCounters* counters = &layout_.cluster(base_, pipeline.cluster)->counters;
+    const TileDescriptor& tile = claim.tile;
+    Mem::count(&counters->tiles[phase_index(tile.phase)][static_cast<uint32_t>(tile.kind)], 1);
+    if (tile.borrowed) Mem::count(&counters->borrowed, 1);
+    if (pipeline.started && pipeline.last_tile.phase != tile.phase) {
+      Mem::count(&counters->switches, 1);
+    }
+    pipeline.started = true;
+    pipeline.last_tile = tile;
+    return claim;
+  }
+
+  SchedulerLimits limits_;
+  StorageLayout layout_;
+  void* base_;
+};
+
+}  // namespace expertplex::apk

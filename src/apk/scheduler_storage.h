@@ -1,0 +1,176 @@
+// The scheduler's memory: one caller-provided region, laid out from the limits alone, so that the
+// host can size, place and initialise what a kernel then works on. No pointers are stored in it:
+// the same bytes may be mapped at different addresses on host and device.
+//
+// Thread rules: initialise_storage before any thread runs; afterwards only through TileScheduler.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "apk/operation_slot.h"
+#include "apk/phase.h"
+#include "base/host_device.h"
+
+namespace expertplex::apk {
+
+constexpr uint32_t kMaxSlotsPerPhase = 64;
+constexpr uint32_t kMaxClusters = 1024;
+// Operations of one phase that claimers see at once, in FIFO order; further ones wait.
+constexpr uint32_t kReadyWindow = 8;
+constexpr size_t kStorageAlignment = 128;
+
+struct SchedulerLimits {
+  uint32_t clusters = 0;                      // CTA clusters, or worker threads
+  uint32_t slots[kPhaseCount] = {0, 0};       // operation slots, by phase_index
+  uint32_t experts = 0;                       // largest OperationTemplate::experts
+  uint32_t row_blocks[kPhaseCount] = {0, 0};  // largest OperationTemplate::max_row_blocks
+};
+
+EXPERTPLEX_HOST_DEVICE constexpr bool valid_limits(const SchedulerLimits& limits) {
+  if (limits.clusters == 0 || limits.clusters > kMaxClusters || limits.experts == 0) return false;
+  for (uint32_t p = 0; p < kPhaseCount; ++p) {
+    if (limits.slots[p] > kMaxSlotsPerPhase) return false;
+    if (limits.slots[p] > 0 && limits.row_blocks[p] == 0) return false;
+  }
+  return limits.slots[0] + limits.slots[1] > 0;
+}
+
+// Statistics of one cluster; written by its leaders, read by anyone, relaxed.
+struct ClusterCounters {
+  uint64_t tiles[kPhaseCount][kTileKindCount] = {};
+  uint64_t borrowed = 0;     // tiles taken for the other phase, because the own had none
+  uint64_t switches = 0;     // tiles of another phase than the pipeline's tile before
+  uint64_t preemptions = 0;  // prefill tiles parked at a k-block check
+};
+
+// One per cluster, on lines of its own.
+struct alignas(128) ClusterState {
+  uint64_t preempt_word = 0;  // preempt_word.h
+  ClusterCounters counters;
+};
+
+// Plain data of the deciding agent: passes from holder to holder with the agent word.
+struct AgentPrivate {
+  uint8_t waiting[kPhaseCount][kMaxSlotsPerPhase] = {};  // slots behind the ready window, FIFO
+  uint32_t waiting_count[kPhaseCount] = {};
+  uint64_t ready_window[kPhaseCount] = {};  // what was last published
+  uint64_t written_plan[2] = {};            // what the preempt words now say
+  uint32_t plan_written = 0;                // 0 before the first decision
+};
+
+struct alignas(128) SharedState {
+  // Who is the deciding agent: 0 nobody, 1 somebody. Taken with compare-exchange acquire, given
+  // back with store release, device scope, by whoever wants to decide and finds it free; never
+  // waited for. What becomes visible: AgentPrivate.
+  uint32_t agent_word = 0;
+  // 0, or a reason to leave. Writer: anyone, relaxed, system scope; reader: the agent, relaxed,
+  // which passes it on in every preempt word. Orders nothing.
+  uint32_t abort_word = 0;
+  // Up to 8 slots in flight per phase, oldest in the low byte, each as slot + 1; 0 ends the list.
+  // Writer: the agent, release, device scope; reader: pipeline leaders, acquire. What becomes
+  // visible: the claim words of these operations, open.
+  alignas(64) uint64_t ready_window[kPhaseCount] = {};
+  alignas(64) AgentPrivate agent;
+  // Statistics, relaxed.
+  uint64_t submitted[kPhaseCount] = {};
+  uint64_t queue_depth[kPhaseCount] = {};  // operations in flight or waiting, at the last decision
+  uint64_t decisions = 0;                  // decisions that changed a preempt word
+};
+
+// Where everything lies. One list: size and addresses both come from it.
+class StorageLayout {
+ public:
+  EXPERTPLEX_HOST_DEVICE constexpr explicit StorageLayout(const SchedulerLimits& limits) {
+    add(sizeof(SharedState));
+    clusters_ = add(sizeof(ClusterState) * limits.clusters);
+    for (uint32_t p = 0; p < kPhaseCount; ++p) {
+      const size_t slots = limits.slots[p];
+      templates_[p] = add(sizeof(OperationTemplate) * slots);
+      fields_[p] = add(sizeof(OperationFields) * slots);
+      words_[p] = add(sizeof(OperationWords) * slots);
+      experts_[p] = add(sizeof(ExpertRows) * limits.experts * slots);
+      block_expert_[p] = add(sizeof(uint16_t) * limits.row_blocks[p] * slots);
+      gate_up_committed_[p] = add(sizeof(uint32_t) * limits.row_blocks[p] * slots);
+      down_claim_[p] = add(sizeof(uint64_t) * limits.row_blocks[p] * slots);
+    }
+  }
+
+  EXPERTPLEX_HOST_DEVICE constexpr size_t bytes() const { return bytes_; }
+
+  EXPERTPLEX_HOST_DEVICE SharedState* shared(void* base) const {
+    return static_cast<SharedState*>(base);
+  }
+  EXPERTPLEX_HOST_DEVICE ClusterState* cluster(void* base, uint32_t index) const {
+    return at<ClusterState>(base, clusters_) + index;
+  }
+  EXPERTPLEX_HOST_DEVICE OperationTemplate* operation_template(void* base, Phase phase,
+                                                               uint32_t slot) const {
+    return at<OperationTemplate>(base, templates_[phase_index(phase)]) + slot;
+  }
+  EXPERTPLEX_HOST_DEVICE SlotView slot(void* base, const SchedulerLimits& limits, Phase phase,
+                                       uint32_t slot) const {
+    const uint32_t p = phase_index(phase);
+    const size_t first_block = size_t{limits.row_blocks[p]} * slot;
+    SlotView view;
+    view.shape = at<OperationTemplate>(base, templates_[p]) + slot;
+    view.fields = at<OperationFields>(base, fields_[p]) + slot;
+    view.words = at<OperationWords>(base, words_[p]) + slot;
+    view.experts = at<ExpertRows>(base, experts_[p]) + size_t{limits.experts} * slot;
+    view.block_expert = at<uint16_t>(base, block_expert_[p]) + first_block;
+    view.gate_up_committed = at<uint32_t>(base, gate_up_committed_[p]) + first_block;
+    view.down_claim = at<uint64_t>(base, down_claim_[p]) + first_block;
+    return view;
+  }
+
+ private:
+  EXPERTPLEX_HOST_DEVICE constexpr size_t add(size_t size) {
+    const size_t offset = bytes_;
+    bytes_ += (size + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+    return offset;
+  }
+  template <typename T>
+  EXPERTPLEX_HOST_DEVICE static T* at(void* base, size_t offset) {
+    return reinterpret_cast<T*>(static_cast<char*>(base) + offset);
+  }
+
+  size_t bytes_ = 0;
+  size_t clusters_ = 0;
+  size_t templates_[kPhaseCount] = {};
+  size_t fields_[kPhaseCount] = {};
+  size_t words_[kPhaseCount] = {};
+  size_t experts_[kPhaseCount] = {};
+  size_t block_expert_[kPhaseCount] = {};
+  size_t gate_up_committed_[kPhaseCount] = {};
+  size_t down_claim_[kPhaseCount] = {};
+};
+
+// Bytes that the storage needs, aligned to kStorageAlignment.
+EXPERTPLEX_HOST_DEVICE constexpr size_t storage_bytes(const SchedulerLimits& limits) {
+  return StorageLayout(limits).bytes();
+}
+
+// Makes `base` an idle scheduler without templates. All words start at zero.
+// REQUIRES: valid_limits(limits); base aligned; no thread uses it.
+EXPERTPLEX_HOST_DEVICE inline void initialise_storage(const SchedulerLimits& limits, void* base) {
+  uint64_t* words = static_cast<uint64_t*>(base);
+  const size_t count = storage_bytes(limits) / sizeof(uint64_t);
+  for (size_t i = 0; i < count; ++i) words[i] = 0;
+}
+
+// Installs the template of its (phase, slot). REQUIRES: initialise_storage was called; no thread
+// uses the storage.
+EXPERTPLEX_HOST_DEVICE inline OperationFault install_template(const SchedulerLimits& limits,
+                                                              void* base,
+                                                              const OperationTemplate& shape) {
+  const uint32_t p = phase_index(shape.phase);
+  if (p >= kPhaseCount || shape.slot >= limits.slots[p]) return OperationFault::kNoSuchSlot;
+  const OperationFault fault = check_template(shape);
+  if (fault != OperationFault::kNone) return fault;
+  if (shape.experts > limits.experts) return OperationFault::kTooManyExperts;
+  if (shape.max_row_blocks > limits.row_blocks[p]) return OperationFault::kTooManyRowBlocks;
+  *StorageLayout(limits).operation_template(base, shape.phase, shape.slot) = shape;
+  return OperationFault::kNone;
+}
+
+}  // namespace expertplex::apk
