@@ -18,7 +18,8 @@
 
 namespace expertplex::transport {
 
-// The window of an attention server: handoff words, acknowledgement words, then the KV cache.
+// The window of an attention server: handoff words, acknowledgement words, then the KV cache,
+// layer by layer: [layer][page], from page_offset(0, 0) on.
 struct KvWindowLayout {
   int layer_count = 0;
   int page_count = 0;
@@ -28,8 +29,8 @@ struct KvWindowLayout {
 
   size_t total_bytes() const;
   size_t page_offset(int layer, uint32_t page) const;
-  // handoff_word: writer the prefill server, reader this decode server; {epoch, tokens + 1}, release:
-  // all pages put before are visible.
+  // handoff_word: writer the prefill server, reader this decode server; {epoch, tokens + 1}, or
+  // {epoch, kHandoffCancelled}; release: all pages put before are visible, and no put follows.
   size_t handoff_word_offset(int peer, int slot) const;
   // acknowledge_word: writer the decode server, reader this prefill server; {epoch, 1 = taken,
   // 2 = cancelled}.
@@ -37,6 +38,7 @@ struct KvWindowLayout {
 };
 
 constexpr int kKvBell = 0;  // rung by every handoff and acknowledgement
+constexpr uint32_t kHandoffCancelled = UINT32_MAX;
 
 // Prefill side.
 class KvSender {
@@ -49,6 +51,8 @@ class KvSender {
   // Puts pages source[i] of `layer` to pages destination[i] there.
   void put_pages(int layer, std::span<const uint32_t> source, std::span<const uint32_t> destination);
   void publish(int slot, uint32_t epoch, uint32_t token_count);
+  // Instead of publish: nothing more will be put. The receiver acknowledges it like a handoff.
+  void cancel(int slot, uint32_t epoch);
   // Whether the receiver has acknowledged this epoch of the slot.
   bool acknowledged(int slot, uint32_t epoch) const;
 
@@ -64,8 +68,11 @@ class KvReceiver {
   KvReceiver(std::shared_ptr<Window> own, KvWindowLayout own_layout, int peer,
              std::shared_ptr<Window> prefill, KvWindowLayout prefill_layout, int prefill_peer);
 
-  // The token count of this epoch's handoff, once it has arrived.
+  // The token count of this epoch's handoff, once it has arrived; none while it is under way or if
+  // the sender has cancelled it.
   std::optional<uint32_t> arrived(int slot, uint32_t epoch) const;
+  bool cancelled(int slot, uint32_t epoch) const;
+  // After it the sender may reuse its pages.
   void acknowledge(int slot, uint32_t epoch, bool cancelled);
 
  private:

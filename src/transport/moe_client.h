@@ -11,8 +11,13 @@
 // expert in pages of M_t. Results: one row per (token, MoE server), already weighted and added there
 // in ascending expert id.
 //
-// Errors: kDeadlineExceeded names the word and the server that did not answer; kCancelled after
-// abort. After an error the client must not be used again before reset by begin_iteration().
+// Errors: kDeadlineExceeded names the word and the server (or, in the decode group, the participants)
+// that did not answer; kCancelled after abort (for good); kUnavailable for a participant that is no longer in the
+// mask. After another error than kCancelled begin_iteration() starts anew.
+//
+// An iteration is: begin_iteration(), then either dispatch(l), combine(l) for every layer l, or
+// skip_iteration(). A removed participant must have ended before the group's next iteration: a put
+// that is still under way is not fenced on one machine.
 // Thread rules: one thread per client, except abort().
 #pragma once
 
@@ -51,6 +56,7 @@ class MoeClient {
   struct Config {
     MoePhase phase = MoePhase::kDecode;
     int member = 0;             // participant of the decode group, or prefill sender
+    int microbatch = 0;         // a client per microbatch; they are independent of each other
     std::string name;           // for errors: "decode attention server 0"
     std::vector<std::string> moe_windows;  // one per MoE server, in order of their experts
     MoeBufferConfig buffers;    // the same that the MoE servers were given
@@ -61,8 +67,13 @@ class MoeClient {
   virtual ~MoeClient() = default;
 
   // Advances the epoch. In the decode group the leader (participant 0) also publishes the
-  // participant mask of this iteration; the others wait for it.
+  // participant mask of this iteration; the others wait for it. After an iteration that this client
+  // skipped, the leader first waits until the others have finished it.
   virtual Result<void> begin_iteration() = 0;
+
+  // Decode leader only: bit i = participant i takes part, from the next begin_iteration() on. The
+  // leader's own bit must be set. At first all take part.
+  virtual Result<void> set_participants(uint32_t mask) = 0;
 
   // Pushes rows [token_count, dispatch_row_bytes] of `layer` to their experts and publishes the ready
   // word of every MoE server, also of those that get no rows. Layers come in order, each once.
@@ -73,10 +84,10 @@ class MoeClient {
   virtual Result<void> combine(int layer) = 0;
   virtual CombinedToken combined(int token) const = 0;
 
-  // For a participant without tokens in this iteration: zero counts for all layers at once.
+  // For a participant without tokens in the iteration just begun: zero counts for all layers at once.
   virtual Result<void> skip_iteration() = 0;
 
-  // Ends this client's waits; from any thread.
+  // Ends this client's waits for good; from any thread.
   virtual void abort() = 0;
 };
 

@@ -15,6 +15,9 @@
 // names the bell of those who may wait for the word. Every wait has a limit, ends early when an abort
 // word is raised, and its error says who waited for which word, the value expected and the value seen.
 //
+// Lifetime. The window returned by create_window owns the name: when it is destroyed the name is free
+// again, while the memory stays with the peers that still hold theirs.
+//
 // Thread rules: all members may be called from any thread.
 #pragma once
 
@@ -43,10 +46,13 @@ constexpr WordValue unpack(uint64_t bits) {
 // Epochs wrap: a comes after b when the signed distance is positive.
 constexpr bool epoch_after(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
 
+constexpr uint32_t kStaleReservation = UINT32_MAX;
+
 // Who waits for what, and how long. The strings appear in the error and must outlive the wait.
 struct WaitSpec {
   std::string_view waiter;  // "decode attention server 0"
-  std::string_view word;    // "done word of MoE server 1, layer 3"
+  std::string_view word;    // "done word of MoE server 1"
+  WordValue expected;       // shown in the error beside the value seen
   Nanoseconds limit = 10 * kSecond;
   // The waiter's own abort flag, beside the window's; may be null. Whoever raises it rings the bell.
   const std::atomic<uint32_t>* abort = nullptr;
@@ -66,7 +72,8 @@ class Window {
   // Publishes a word (release) and wakes those parked on `bell`.
   virtual void signal(size_t word_offset, uint64_t value, int bell) = 0;
   // Adds to the low 32 bits of an epoch-stamped counter and returns its value before: a counter that
-  // still carries an older epoch counts as zero. One remote atomic per call.
+  // still carries an older epoch counts as zero. A counter that carries a newer one is left as it is
+  // and kStaleReservation comes back: the caller has been left behind. One remote atomic per call.
   virtual uint32_t reserve(size_t word_offset, uint32_t epoch, uint32_t count) = 0;
   virtual uint64_t load(size_t word_offset) const = 0;  // acquire
 
