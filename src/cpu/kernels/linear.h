@@ -1,9 +1,14 @@
-// The CPU's matrix products: y = x W^T with W in place as the checkpoint stores it (F32, BF16, F16 or
-// FP8 with 128 x 128 scales), accumulated in float. Micro-kernels for AVX2, AVX-512 and AVX-512 BF16
-// are chosen once at start, with a portable one behind them.
+// The CPU's matrix products: y = x W^T with W in place as the checkpoint stores it (F32, BF16, F16
+// or FP8 with 128 x 128 scales), products and sums in float. Micro-kernels for AVX2 and AVX-512 are
+// chosen once at start, with a portable one behind them (kernel_set.h).
 //
 // Batch invariance (DESIGN contract 1): an output element is the same, bit for bit, whatever the
-// number of rows, the column range or the blocking: its K order is fixed per kernel set.
+// number of rows, the column range or the blocking: its K order is fixed per kernel set. That is
+// why no BLAS stands here: sgemm and sgemv choose kernels, and with them the order of additions, by
+// size.
+//
+// FP8 weights: NaN codes (0x7F, 0xFF) count as +-480, the value their bits would have; no
+// checkpoint contains them.
 //
 // Thread rules: pure functions over caller memory.
 #pragma once
@@ -15,7 +20,7 @@
 namespace expertplex::cpu {
 
 struct LinearInput {
-  const float* data = nullptr;     // [rows, row_stride]
+  const float* data = nullptr;  // [rows, row_stride]
   int64_t row_stride = 0;
   // FP8 activations: data holds the e4m3 values as floats, and scales[row * scale_stride + k / 128]
   // multiplies the partial sum of each 128 columns, with the weight's scale. Null: no scales.
