@@ -1,0 +1,97 @@
+// HttpSession: one client connection, a state machine driven by "readable", "writable" and the
+// server's tick. Private to http_server.cc and http_session.cc, the only files that see Beast and
+// Asio.
+//
+// Thread rules: io thread only.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "api/api_error.h"
+#include "api/http_server.h"
+
+namespace expertplex {
+
+class HttpSession;
+
+// What all sessions of a server share.
+struct HttpSessionContext {
+  HttpServerOptions options;
+  HttpHandler handler;
+  HttpServer::Observer observer;
+  std::shared_ptr<IoLoop> loop;
+  std::function<void(const std::shared_ptr<HttpSession>&)> forget;  // takes it out of `sessions`
+  std::vector<char> scratch;                                        // where every read lands first
+  std::unordered_set<std::shared_ptr<HttpSession>> sessions;
+  bool draining = false;
+};
+
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(boost::asio::ip::tcp::socket socket, HttpSessionContext& context);
+  ~HttpSession();
+
+  void start();
+  // Compares every limit with the time.
+  void on_tick(Nanoseconds now);
+  // Closes now unless a request is being answered.
+  void close_when_idle();
+  // Cuts the connection; the handler's disconnect callback runs.
+  void cut();
+
+ private:
+  class SessionExchange;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  enum class State { kIdle, kReading, kAnswering, kLingering, kClosed };
+
+  // Reading.
+  void wait_readable();
+  void on_readable();
+  void on_eof();
+  void on_bytes(std::string_view bytes);
+  void parse();
+  bool continue_if_expected();  // false: refused
+  void dispatch();
+  // Answers for the handler, before a request was complete; then the connection closes.
+  void refuse(int status, std::string message);
+  void refuse(const boost::beast::error_code& error);
+
+  // Writing.
+  void send(std::string_view bytes);
+  void flush();
+  void finish_answer();  // the handler is done
+  void on_all_sent();
+  void end_exchange(int status);
+
+  void linger();
+  void close();
+
+  boost::asio::ip::tcp::socket socket_;
+  HttpSessionContext& context_;
+  State state_ = State::kIdle;
+  bool reading_ = false;          // a read wait is under way
+  bool writing_ = false;          // a write wait is under way
+  bool eof_ = false;              // the client sends no more
+  bool answer_complete_ = false;  // all of the answer is in outbox_
+  bool keep_alive_ = true;
+  std::string inbox_;   // read and not parsed
+  std::string outbox_;  // [outbox_sent_, end) is not sent
+  size_t outbox_sent_ = 0;
+  std::optional<Parser> parser_;
+  std::shared_ptr<SessionExchange> exchange_;
+  Nanoseconds state_since_ = 0;     // of kIdle, kAnswering, kLingering
+  Nanoseconds request_since_ = 0;   // its first byte
+  Nanoseconds head_since_ = 0;      // its headers were complete; 0 before
+  Nanoseconds progress_since_ = 0;  // of sending
+  size_t lingered_bytes_ = 0;
+};
+
+}  // namespace expertplex
