@@ -3,8 +3,8 @@
     python tools/golden/dump_golden.py [--only models|tokenizers|templates] [--out tests/golden]
 
 The reference implementations are those of `transformers`, `tokenizers` and `jinja2` (see
-requirements.txt). Everything is seeded: the same versions write the same files. The layout is
-described in tests/golden/README.md.
+requirements.txt). Everything is seeded: the same versions write the same files, up to the last bits of
+floating-point results. The layout is described in tests/golden/README.md.
 """
 
 import argparse

@@ -124,8 +124,10 @@ def write_tokenizer(tokenizer, change, path):
         value["model"]["merges"] = [" ".join(pair) for pair in value["model"]["merges"]]
     if change == "ignore merges":
         value["model"]["ignore_merges"] = True
-        # A word that no sequence of merges reaches: only ignore_merges finds it.
-        value["model"]["vocab"]["planner"] = 700 + 4
+        # A word that no sequence of merges reaches, in place of the last merge: only ignore_merges
+        # finds it.
+        last = "".join(value["model"]["merges"].pop())
+        value["model"]["vocab"]["planner"] = value["model"]["vocab"].pop(last)
     path.write_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     return Tokenizer.from_str(path.read_text())
 
