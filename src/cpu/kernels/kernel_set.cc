@@ -95,8 +95,12 @@ void rotate_half_split(float* head, const float* cosines, const float* sines, in
 void silu_multiply(const float* gate, const float* up, int count, float* y) {
   active_kernels().silu_multiply(gate, up, count, y);
 }
+void sigmoid(const float* x, int count, float* y) { active_kernels().sigmoid(x, count, y); }
 void add_scaled(float factor, const float* x, int count, float* y) {
   active_kernels().add_scaled(factor, x, count, y);
+}
+void multiply_by(float factor, int count, float* y) {
+  active_kernels().multiply_by(factor, count, y);
 }
 int argmax(const float* x, int count) { return active_kernels().argmax(x, count); }
 float softmax_numerators(const float* x, int count, float scale, float* y) {

@@ -37,7 +37,9 @@ struct KernelSet {
   void (*rms_norm)(const float* x, const float* weight, int count, float eps, float* y);
   void (*rotate_half_split)(float* head, const float* cosines, const float* sines, int half);
   void (*silu_multiply)(const float* gate, const float* up, int count, float* y);
+  void (*sigmoid)(const float* x, int count, float* y);
   void (*add_scaled)(float factor, const float* x, int count, float* y);
+  void (*multiply_by)(float factor, int count, float* y);
   int (*argmax)(const float* x, int count);
   float (*softmax)(const float* x, int count, float scale, float* y);
 

@@ -152,9 +152,10 @@ struct LinearKernel {
     if (rows - r == 1) row_block<1, kScaled>(b, weight, first, count);
   }
 
-  // Widened weights stay in this many floats: the innermost cache, beside a block of rows.
+  // For many rows, weights are taken in panels that stay in the innermost cache, and are widened
+  // once per panel. This many floats, at least kOutputs weight rows:
   static constexpr int kPanelFloats = 8192;
-  // A panel holds at least kOutputs weight rows; longer rows are widened in the micro-kernel.
+  // Rows too long for kOutputs of them to fit here are widened in the micro-kernel.
   static constexpr int kPanelCapacity = 65536;
   static constexpr int kPanelMinRows = 2 * S::kRows;
 
@@ -169,10 +170,8 @@ struct LinearKernel {
     b.w_factor = sizeof(W) == 1 ? 256.0f : 1.0f;
     b.y_stride = y_stride;
     b.y = y;
-    if constexpr (sizeof(W) < sizeof(float)) {
-      if (rows >= kPanelMinRows && b.columns * kOutputs <= kPanelCapacity) {
-        return run_in_panels<kScaled>(x, rows, b, weight, first, count);
-      }
+    if (rows >= kPanelMinRows && b.columns * kOutputs <= kPanelCapacity) {
+      return run_in_panels<kScaled>(x, rows, b, weight, first, count);
     }
     all_rows<kScaled>(x, rows, b, weight, first, count);
   }
@@ -180,11 +179,9 @@ struct LinearKernel {
   template <bool kScaled, typename W>
   static void run_in_panels(const LinearInput& x, int rows, const LinearBlock<W>& b,
                             const LinearWeight& weight, int first, int count) {
-    alignas(64) static thread_local float panel[kPanelCapacity];
     LinearBlock<float> p;
     p.x_stride = b.x_stride;
     p.x_scale_stride = b.x_scale_stride;
-    p.w = panel;
     p.w_stride = p.columns = b.columns;
     p.w_factor = b.w_factor;
     p.y_stride = b.y_stride;
@@ -192,7 +189,13 @@ struct LinearKernel {
     if (step < kOutputs) step = kOutputs;
     for (int n = 0; n < count; n += step) {
       const int outputs = count - n < step ? count - n : step;
-      widen(b.w + n * b.w_stride, static_cast<int64_t>(outputs) * b.columns, panel);
+      if constexpr (sizeof(W) == sizeof(float)) {
+        p.w = b.w + n * b.w_stride;
+      } else {
+        alignas(64) static thread_local float panel[kPanelCapacity];
+        widen(b.w + n * b.w_stride, static_cast<int64_t>(outputs) * b.columns, panel);
+        p.w = panel;
+      }
       p.y = b.y + n;
       all_rows<kScaled>(x, rows, p, weight, first + n, outputs);
     }

@@ -31,25 +31,25 @@ struct SimdPortable {
   }
 
   static Vector load(const float* p) {
-    Vector v;
+    Vector v{};
     __builtin_memcpy(&v, p, sizeof(v));
     return v;
   }
   static void store(float* p, Vector v) { __builtin_memcpy(p, &v, sizeof(v)); }
   static Vector load(const Bf16* p) {
-    Bits v;
+    Bits v{};
     for (int i = 0; i < kWidth; ++i)
       v[i] = static_cast<int32_t>(static_cast<uint32_t>(p[i].bits) << 16);
     return Vector(v);
   }
   static Vector load(const Fp16* p) {
-    Vector v;
+    Vector v{};
     for (int i = 0; i < kWidth; ++i) v[i] = to_float(p[i]);
     return v;
   }
   // e4m3 values times 2^-8, as in the other sets.
   static Vector load(const Fp8E4m3* p) {
-    Bits v;
+    Bits v{};
     for (int i = 0; i < kWidth; ++i) {
       const uint32_t code = p[i].bits;
       v[i] = static_cast<int32_t>(((code & 0x80u) << 24) | ((code & 0x7Fu) << 20));

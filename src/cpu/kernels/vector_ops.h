@@ -16,8 +16,14 @@ void rotate_half_split(float* head, const float* cosines, const float* sines, in
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
 void silu_multiply(const float* gate, const float* up, int count, float* y);
 
+// y = 1 / (1 + exp(-x)).
+void sigmoid(const float* x, int count, float* y);
+
 // y += factor * x.
 void add_scaled(float factor, const float* x, int count, float* y);
+
+// y *= factor.
+void multiply_by(float factor, int count, float* y);
 
 // The index of the largest element, the lowest of equals; NaN never wins. -1 if there is none.
 int argmax(const float* x, int count);

@@ -77,10 +77,23 @@ struct VectorOps {
     });
   }
 
+  static void sigmoid(const float* x, int count, float* y) {
+    const Vector one = S::set1(1.0f);
+    for_each_vector(count, [&](int i, int n) {
+      const Vector e = exp(S::subtract(S::zero(), load(x + i, n)));
+      store(y + i, n, S::divide(one, S::add(one, e)));
+    });
+  }
+
   static void add_scaled(float factor, const float* x, int count, float* y) {
     const Vector f = S::set1(factor);
     for_each_vector(
         count, [&](int i, int n) { store(y + i, n, S::fma(f, load(x + i, n), load(y + i, n))); });
+  }
+
+  static void multiply_by(float factor, int count, float* y) {
+    const Vector f = S::set1(factor);
+    for_each_vector(count, [&](int i, int n) { store(y + i, n, S::multiply(f, load(y + i, n))); });
   }
 
   static float largest(const float* x, int count) {
