@@ -2,11 +2,11 @@
 // the policies that move requests between them. The API hands it requests and gets text back.
 //
 // Life of a request: submit (bounded queue) -> pages reserved on a decode server -> prefill
-// iterations -> KV handoff, layer by layer -> first token -> decode iterations -> finished. It can be
-// cancelled in every state; everything it held comes back.
+// iterations -> KV handoff, layer by layer -> first token -> decode iterations -> finished. It can
+// be cancelled in every state; everything it held comes back.
 //
-// Thread rules: all members may be called from any thread. Sinks are called from the servers' threads,
-// one call at a time per request, and must not block.
+// Thread rules: all members may be called from any thread. Sinks are called from the servers'
+// threads, one call at a time per request, and must not block.
 #pragma once
 
 #include <cstdint>
@@ -35,12 +35,12 @@ struct GenerationRequest {
 
 // What became new for a request. The last one has finish != kNone; nothing follows it.
 struct GenerationUpdate {
-  std::string text;              // whole code points only; stop strings already cut
+  std::string text;  // whole code points only; stop strings already cut
   std::vector<int32_t> tokens;
   FinishReason finish = FinishReason::kNone;
-  std::optional<Error> error;    // with kError
+  std::optional<Error> error;  // with kError
   int prompt_tokens = 0;
-  int completion_tokens = 0;     // so far
+  int completion_tokens = 0;  // so far
 };
 
 class GenerationSink {
@@ -58,7 +58,7 @@ struct EngineConfig {
   int max_prefill_tokens = 16384;  // per prefill iteration
   int max_decode_batch = 64;       // sequences per decode server and iteration
   int max_queued_requests = 1024;
-  int64_t kv_cache_bytes = 0;      // per attention server; 0 = chosen from the model, printed
+  int64_t kv_cache_bytes = 0;  // per attention server; 0 = chosen from the model, printed
   MoeActivation activation = MoeActivation::kNative;
   SharingConfig sharing;
   Nanoseconds wait_limit = 30 * kSecond;
@@ -103,8 +103,8 @@ class Engine {
                                                 Backend& backend);
   virtual ~Engine() = default;
 
-  // Checks lengths against the context; kResourceExhausted when the queue is full, kUnavailable while
-  // draining.
+  // Checks lengths against the context; kResourceExhausted when the queue is full, kUnavailable
+  // while draining.
   virtual Result<RequestId> submit(GenerationRequest request,
                                    std::shared_ptr<GenerationSink> sink) = 0;
   // The sink gets a last update with kCancelled, unless the request has finished.
