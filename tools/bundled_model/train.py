@@ -138,7 +138,7 @@ def main():
     ap.add_argument("--balance", type=float, default=0.002)
     ap.add_argument("--round-from", type=float, default=0.85)
     ap.add_argument("--eval-every", type=float, default=45)
-    ap.add_argument("--attention", choices=["any", "cudnn", "flash"], default="any")
+    ap.add_argument("--attention", choices=["any", "cudnn", "flash"], default="cudnn")
     ap.add_argument("--no-compile", action="store_true")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
@@ -222,6 +222,9 @@ def main():
     if best and best[0] < score:
         log("an earlier checkpoint was better, at step", best[2])
         tensors = best[1]
+    save_folder(tensors, args.out)
+    torch.backends.cuda.enable_math_sdp(True)  # float32 from here on
+    torch.backends.cuda.enable_mem_efficient_sdp(True)
     import_weights(scored.float(), from_checkpoint(tensors))
     full = heldout_loss(scored, heldout, rows=8)
     part = heldout_loss(scored, heldout, 8, rows=8)
@@ -238,7 +241,6 @@ def main():
             w = heldout[i:i + 8 * EVAL_WINDOW]
             scored(w[:len(w) // EVAL_WINDOW * EVAL_WINDOW].long().view(-1, EVAL_WINDOW))
     load = [(layer.moe.load / layer.moe.load.sum()).tolist() for layer in scored.layers]
-    save_folder(tensors, args.out)
     write_json(f"{args.out}/training.json", {
         "parameters": parameters, "train_tokens": len(train), "heldout_tokens": len(heldout),
         "steps": steps, "tokens_seen": tokens, "epochs": round(tokens / len(train), 2),
