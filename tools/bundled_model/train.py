@@ -16,7 +16,7 @@ import time
 import numpy as np
 import torch
 
-from common import CONFIG, dequantise, from_checkpoint, quantise, save_folder, to_checkpoint, write_json
+from common import CONFIG, END_OF_TEXT, IM_START, dequantise, from_checkpoint, quantise, save_folder, to_checkpoint, write_json
 from model import Model, export_weights, import_weights
 
 START = time.time()
@@ -39,6 +39,21 @@ def batches(data, rows, seq, seed):
         for i in range(0, count - rows + 1, rows):
             w = data[starts[i:i + rows, None] + reach].long()
             yield w[:, :-1], w[:, 1:]
+
+
+def conversations(data):
+    """The documents that start with a chat turn."""
+    start = data == END_OF_TEXT
+    chat = data[start.nonzero()[:, 0] + 1] == IM_START
+    return data[chat[start.cumsum(0) - 1]]
+
+
+def mixed(data, rows, chat_rows, seq, seed):
+    """Batches in which some rows hold conversations alone."""
+    if not chat_rows:
+        yield from batches(data, rows, seq, seed)
+    for a, b in zip(batches(data, rows - chat_rows, seq, seed), batches(conversations(data), chat_rows, seq, seed + 1)):
+        yield torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])
 
 
 @torch.no_grad()
@@ -125,8 +140,9 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("tokens")
     ap.add_argument("out")
-    ap.add_argument("--seconds", type=float, default=470)
-    ap.add_argument("--rows", type=int, default=32)
+    ap.add_argument("--seconds", type=float, default=330)
+    ap.add_argument("--rows", type=int, default=24)
+    ap.add_argument("--chat-rows", type=int, default=3, help="of these rows, how many hold conversations alone")
     ap.add_argument("--seq", type=int, default=4096)
     ap.add_argument("--muon-lr", type=float, default=0.02)
     ap.add_argument("--adam-lr", type=float, default=0.003)
@@ -134,7 +150,7 @@ def main():
     ap.add_argument("--decay", type=float, default=0.1)
     ap.add_argument("--adam-decay", type=float, default=0.05)
     ap.add_argument("--momentum", type=float, default=0.95)
-    ap.add_argument("--dropout", type=float, default=0.1)
+    ap.add_argument("--dropout", type=float, default=0.0)
     ap.add_argument("--balance", type=float, default=0.002)
     ap.add_argument("--round-from", type=float, default=0.85)
     ap.add_argument("--eval-every", type=float, default=45)
@@ -165,7 +181,7 @@ def main():
     parameters = sum(p.numel() for p in opt.master.values()) + sum(m.bias.numel() for m in moe)
     log("parameters", parameters)
     forward = model if args.no_compile else torch.compile(model)
-    feed = batches(train, args.rows, args.seq, args.seed)
+    feed = mixed(train, args.rows, args.chat_rows, args.seq, args.seed)
     forward(*next(feed)).backward()  # compile before the clock of the schedule starts
     for p in opt.param.values():
         p.grad = None
