@@ -16,11 +16,11 @@ Result<std::shared_ptr<Window>> InProcessFabric::create_window(const std::string
   if (table_->windows.contains(name)) {
     return make_error(ErrorCode::kInvalidArgument, "window '{}' exists already", name);
   }
-  void* base = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                    0);
+  void* base =
+      mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return make_error(ErrorCode::kResourceExhausted, "window '{}': no memory for {} bytes: {}", name,
-                      mapping_bytes, std::strerror(errno));
+    return make_error(ErrorCode::kResourceExhausted, "window '{}': no memory for {} bytes: {}",
+                      name, mapping_bytes, std::strerror(errno));
   }
   auto memory = std::make_shared<WindowMemory>(base, mapping_bytes);
   memory->initialize(name, bytes, bells);

@@ -71,7 +71,7 @@ void KvSender::put_pages(int layer, std::span<const uint32_t> source,
       ++end;
     }
     const std::byte* pages = own_->local_data() + own_layout_.page_offset(layer, source[first]);
-    own_layout_.page_offset(layer, source[end - 1]);        // checks the ends too
+    own_layout_.page_offset(layer, source[end - 1]);  // checks the ends too
     decode_layout_.page_offset(layer, destination[end - 1]);
     decode_->put(decode_layout_.page_offset(layer, destination[first]), pages,
                  (end - first) * own_layout_.page_bytes);

@@ -1,7 +1,8 @@
-// KV handoff: a prefill attention server puts each layer's KV pages into the decode attention server's
-// cache as the layer finishes, then publishes one handoff word; the decode server acknowledges with
-// another, after which the prefill server may reuse its pages (DESIGN section 2, "KV handoff").
-// Pages are bytes here. A slot carries one request's handoff at a time; each use has a new epoch.
+// KV handoff: a prefill attention server puts each layer's KV pages into the decode attention
+// server's cache as the layer finishes, then publishes one handoff word; the decode server
+// acknowledges with another, after which the prefill server may reuse its pages (DESIGN section 2,
+// "KV handoff"). Pages are bytes here. A slot carries one request's handoff at a time; each use has
+// a new epoch.
 //
 // Thread rules: one thread per object.
 #pragma once
@@ -25,7 +26,7 @@ struct KvWindowLayout {
   int page_count = 0;
   size_t page_bytes = 0;  // of one layer: keys and values of one page of tokens
   int slot_count = 0;     // handoffs that may be open at once
-  int peer_count = 1;     // attention servers that may hand off to this one, or be acknowledged by it
+  int peer_count = 1;  // attention servers that may hand off to this one, or be acknowledged by it
 
   size_t total_bytes() const;
   size_t page_offset(int layer, uint32_t page) const;
@@ -49,7 +50,8 @@ class KvSender {
            std::shared_ptr<Window> decode, KvWindowLayout decode_layout, int peer);
 
   // Puts pages source[i] of `layer` to pages destination[i] there.
-  void put_pages(int layer, std::span<const uint32_t> source, std::span<const uint32_t> destination);
+  void put_pages(int layer, std::span<const uint32_t> source,
+                 std::span<const uint32_t> destination);
   void publish(int slot, uint32_t epoch, uint32_t token_count);
   // Instead of publish: nothing more will be put. The receiver acknowledges it like a handoff.
   void cancel(int slot, uint32_t epoch);

@@ -17,8 +17,8 @@ constexpr size_t round_up(size_t x, size_t multiple) {
 
 Result<void> in_range(const char* field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
-  return make_error(ErrorCode::kInvalidArgument, "MoE buffers: {}: expected {} to {}, got {}", field,
-                    low, high, value);
+  return make_error(ErrorCode::kInvalidArgument, "MoE buffers: {}: expected {} to {}, got {}",
+                    field, low, high, value);
 }
 
 // Most pages that `rows` rows over `experts` experts can need, with at most `tokens` on each.
@@ -41,8 +41,10 @@ Result<void> MoeBufferConfig::check() const {
   EXPERTPLEX_TRY(in_range("expert_count", expert_count, 1, 65535));
   EXPERTPLEX_TRY(in_range("moe_server_count", moe_server_count, 1, std::min(expert_count, 32767)));
   EXPERTPLEX_TRY(in_range("top_k", top_k, 1, expert_count));
-  EXPERTPLEX_TRY(in_range("dispatch_row_bytes", static_cast<int64_t>(dispatch_row_bytes), 1, 1 << 24));
-  EXPERTPLEX_TRY(in_range("combine_row_bytes", static_cast<int64_t>(combine_row_bytes), 1, 1 << 24));
+  EXPERTPLEX_TRY(
+      in_range("dispatch_row_bytes", static_cast<int64_t>(dispatch_row_bytes), 1, 1 << 24));
+  EXPERTPLEX_TRY(
+      in_range("combine_row_bytes", static_cast<int64_t>(combine_row_bytes), 1, 1 << 24));
   EXPERTPLEX_TRY(in_range("decode_participants", decode_participants, 0, kMaxDecodeParticipants));
   EXPERTPLEX_TRY(in_range("microbatches", microbatches, 1, 16));
   EXPERTPLEX_TRY(in_range("prefill_senders", prefill_senders, 0, 1024));
@@ -54,10 +56,10 @@ Result<void> MoeBufferConfig::check() const {
   if (prefill_senders > 0) {
     EXPERTPLEX_TRY(in_range("max_prefill_tokens", max_prefill_tokens, 1, 1 << 20));
     EXPERTPLEX_TRY(in_range("prefill_page_rows", prefill_page_rows, 1, 4096));
-    EXPERTPLEX_TRY(in_range("prefill rows (max_prefill_tokens * top_k + padding)",
-                            int64_t{max_prefill_tokens} * top_k +
-                                int64_t{expert_count} * prefill_page_rows,
-                            1, 1 << 30));
+    EXPERTPLEX_TRY(
+        in_range("prefill rows (max_prefill_tokens * top_k + padding)",
+                 int64_t{max_prefill_tokens} * top_k + int64_t{expert_count} * prefill_page_rows, 1,
+                 1 << 30));
   }
   if (decode_participants == 0 && prefill_senders == 0) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -126,9 +128,9 @@ size_t MoeBufferLayout::at(MoeRegion kind, int instance, int element) const {
 }
 
 std::string MoeBufferLayout::describe() const {
-  std::string text = fmt::format(
-      "MoE server {} of {}: experts [{}, {}), {} bytes in all\n", server_, config_.moe_server_count,
-      config_.first_expert(server_), config_.first_expert(server_ + 1), total_bytes_);
+  std::string text = fmt::format("MoE server {} of {}: experts [{}, {}), {} bytes in all\n",
+                                 server_, config_.moe_server_count, config_.first_expert(server_),
+                                 config_.first_expert(server_ + 1), total_bytes_);
   for (const Region& region : regions_) {
     if (region.bytes == 0) continue;
     text += fmt::format("  {:<22} {:>6} x {:>8} x {:>6} B = {:>13} B at {}\n", region.name,
@@ -144,7 +146,9 @@ size_t MoeBufferLayout::iteration_word(int channel) const {
 size_t MoeBufferLayout::ready_word(int channel, int layer, int participant) const {
   return at(MoeRegion::kReadyWords, channel * config_.layer_count + layer, participant);
 }
-size_t MoeBufferLayout::done_word(int channel) const { return at(MoeRegion::kDoneWords, channel, 0); }
+size_t MoeBufferLayout::done_word(int channel) const {
+  return at(MoeRegion::kDoneWords, channel, 0);
+}
 
 size_t MoeBufferLayout::decode_counter(int microbatch, int local_expert) const {
   return at(MoeRegion::kDecodeCounters, microbatch * local_experts() + local_expert, 0);

@@ -1,9 +1,10 @@
-// The memory that an MoE server's window consists of: which words and buffers, where, how large, who
-// writes and reads them. Both sides compute the same layout from the same MoeBufferConfig. Capacities
-// are worst case (every row on one expert) and are printed before allocation.
+// The memory that an MoE server's window consists of: which words and buffers, where, how large,
+// who writes and reads them. Both sides compute the same layout from the same MoeBufferConfig.
+// Capacities are worst case (every row on one expert) and are printed before allocation.
 //
 // A *channel* is one group of senders and one microbatch: what has operations of its own, one at a
-// time. The decode attention servers are one group; each prefill attention server is a group of one.
+// time. The decode attention servers are one group; each prefill attention server is a group of
+// one.
 #pragma once
 
 #include <array>
@@ -22,13 +23,13 @@ constexpr int kMaxDecodeParticipants = 32;  // bits of the participant mask
 
 struct MoeBufferConfig {
   int layer_count = 0;
-  int expert_count = 0;       // of the model
-  int moe_server_count = 0;   // server s holds experts [s * expert_count / n, (s + 1) * ... / n)
+  int expert_count = 0;      // of the model
+  int moe_server_count = 0;  // server s holds experts [s * expert_count / n, (s + 1) * ... / n)
   int top_k = 0;
   size_t dispatch_row_bytes = 0;  // activations and their scales
   size_t combine_row_bytes = 0;
   int decode_participants = 1;
-  int max_decode_rows = 0;     // per participant and iteration
+  int max_decode_rows = 0;  // per participant and iteration
   int microbatches = 1;
   int prefill_senders = 1;
   int max_prefill_tokens = 0;  // per sender and iteration
@@ -62,18 +63,24 @@ constexpr int kMoeBells = 3;
 
 // Words are {epoch, value} (window.h); "iteration" is the epoch of the channel's iteration.
 enum class MoeRegion : uint8_t {
-  // [channel] {iteration, participant mask}. Writer: the group's leader (decode participant 0, or the
+  // [channel] {iteration, participant mask}. Writer: the group's leader (decode participant 0, or
+  // the
   // prefill sender) at the start of an iteration, into every MoE server, server 0 last; rings
-  // kMoeIterationBell. Readers: the other participants (at server 0) and the MoE server, which finds
+  // kMoeIterationBell. Readers: the other participants (at server 0) and the MoE server, which
+  // finds
   // it in place when it has seen the leader's ready word. Visible with it: nothing else.
   kIterationWords,
   // [channel][layer][participant] {iteration, count + 1}: count is the rows sent to this server for
   // decode, the tokens that have rows on it for prefill. Writer: that participant; rings
   // kMoeReadyBell. Reader: the MoE server. Visible with it: the participant's rows, slots, counters
-  // (decode), expert rows and token lists (prefill) of that layer.
+  // (decode), expert rows and token lists (prefill, unless count is 0) of that layer. At server 0,
+  // layer 0, value 0 says that the participant has begun the iteration: one that was restarted in
+  // the
+  // middle of it waits for the next.
   kReadyWords,
   // [channel] {iteration, layer + 1} of the last finished operation. Writer: the MoE server; rings
-  // kMoeDoneBell. Readers: the channel's attention servers. Visible with it: the layer's combine rows;
+  // kMoeDoneBell. Readers: the channel's attention servers. Visible with it: the layer's combine
+  // rows;
   // and the dispatch memory of the layer is free again.
   kDoneWords,
   // Decode, [microbatch][local expert] {operation epoch, rows}. Writers: all participants, by
@@ -84,7 +91,8 @@ enum class MoeRegion : uint8_t {
   kDecodeSlots,
   // Decode, [microbatch][local expert][row] dispatched rows. Same writers and readers.
   kDecodeRows,
-  // Decode, [microbatch][slot] result rows; slot = (participant * max_decode_rows + token) * top_k + k.
+  // Decode, [microbatch][slot] result rows; slot = (participant * max_decode_rows + token) * top_k
+  // + k.
   // Writer: the MoE server. Reader: the participant, after the done word; free for the MoE server
   // again with the participant's next ready word.
   kDecodeCombine,
@@ -97,7 +105,8 @@ enum class MoeRegion : uint8_t {
   kPrefillTokenEntries,
   // Prefill, [microbatch][sender][page * prefill_page_rows + row] dispatched rows.
   kPrefillRows,
-  // Prefill, [microbatch][sender][token on this server] result rows, weighted and added. Writer: the
+  // Prefill, [microbatch][sender][token on this server] result rows, weighted and added. Writer:
+  // the
   // MoE server. Reader: the sender, after the done word.
   kPrefillCombine,
 };

@@ -1,6 +1,7 @@
 #include "transport/moe_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "transport/moe_client_base.h"
@@ -46,7 +47,8 @@ Result<std::unique_ptr<MoeClient>> MoeClient::connect(Fabric& fabric, const Conf
                         "configurations differ",
                         config.name, name, s, (*window)->bytes(), layout.total_bytes());
     }
-    servers.push_back({*window, std::move(layout), fmt::format("the done word of MoE server {}", s)});
+    servers.push_back(
+        {*window, std::move(layout), fmt::format("the done word of MoE server {}", s)});
   }
   return decode ? make_decode_client(config, std::move(servers))
                 : make_prefill_client(config, std::move(servers));
@@ -67,11 +69,19 @@ MoeClientBase::MoeClientBase(const Config& config, std::vector<Server> servers, 
   row_counts_.resize(max_tokens);
   const int members = config.phase == MoePhase::kDecode ? b.decode_participants : 1;
   mask_ = next_mask_ = static_cast<uint32_t>((uint64_t{1} << members) - 1);
-  // A client of a restarted server goes on after the epoch that its forerunner reached.
-  for (const Server& server : servers_) {
-    const uint32_t seen = unpack(server.window->load(server.layout.iteration_word(channel_))).epoch;
-    if (epoch_after(seen, epoch_)) epoch_ = seen;
-  }
+  adopt_epoch();
+}
+
+void MoeClientBase::adopt_epoch() {
+  // A restarted leader goes on after the last epoch of its forerunner. A follower takes part in the
+  // iteration that it finds, unless a forerunner had begun it.
+  const Server& first = servers_[0];
+  const uint64_t iteration = first.window->load(first.layout.iteration_word(channel_));
+  if (iteration == 0) return;
+  epoch_ = unpack(iteration).epoch;
+  if (leads()) return;
+  const uint64_t begun = first.window->load(first.layout.ready_word(channel_, 0, config_.member));
+  if (unpack(begun).epoch != epoch_) --epoch_;
 }
 
 WaitSpec MoeClientBase::wait_spec(std::string_view word, WordValue expected,
@@ -88,8 +98,9 @@ Result<void> MoeClientBase::begin_iteration() {
     return make_error(ErrorCode::kCancelled, "{} was aborted", config_.name);
   }
   if (leads()) {
-    // The others may still be in an iteration that this client only put zeros into.
-    if (skipped_) EXPERTPLEX_TRY(wait_done(buffers().layer_count));
+    // The others may still be in an iteration that this client only put zeros into. If it does not
+    // end, the next call gives it up.
+    if (std::exchange(skipped_, false)) EXPERTPLEX_TRY(wait_done(buffers().layer_count));
     ++epoch_;
     mask_ = next_mask_;
     for (size_t s = servers_.size(); s-- > 0;) {
@@ -116,6 +127,8 @@ Result<void> MoeClientBase::await_iteration() {
   const WordValue word = unpack(*seen);
   epoch_ = word.epoch;
   mask_ = word.value;
+  server.window->signal(server.layout.ready_word(channel_, 0, config_.member), pack({epoch_, 0}),
+                        kMoeIterationBell);
   if ((mask_ >> config_.member & 1) == 0) {
     return make_error(ErrorCode::kUnavailable,
                       "{} (participant {}) is not in the decode group of iteration {}: mask {:#x}",
@@ -125,8 +138,7 @@ Result<void> MoeClientBase::await_iteration() {
 }
 
 Result<void> MoeClientBase::set_participants(uint32_t mask) {
-  const uint32_t all =
-      static_cast<uint32_t>((uint64_t{1} << buffers().decode_participants) - 1);
+  const uint32_t all = static_cast<uint32_t>((uint64_t{1} << buffers().decode_participants) - 1);
   if (config_.phase != MoePhase::kDecode || config_.member != 0 || (mask & 1) == 0 ||
       (mask & ~all) != 0) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -171,10 +183,11 @@ Result<void> MoeClientBase::begin_dispatch(int layer, std::span<const std::byte>
     const int32_t expert = routing.expert_ids[i];
     const bool ascending = i % b.top_k == 0 || routing.expert_ids[i - 1] < expert;
     if (expert < 0 || expert >= b.expert_count || !ascending) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "{}: dispatch of layer {}, token {}: expert ids must ascend within [0, {}), "
-                        "got {}",
-                        config_.name, layer, i / b.top_k, b.expert_count, expert);
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "{}: dispatch of layer {}, token {}: expert ids must ascend within [0, {}), "
+          "got {}",
+          config_.name, layer, i / b.top_k, b.expert_count, expert);
     }
     ++counts_[expert];
   }
@@ -220,14 +233,13 @@ Result<void> MoeClientBase::wait_done(int layers) {
 std::string MoeClientBase::describe_missing(const Server& server, int layer) const {
   // The done word says up to where the server has come; what it lacks may be an earlier layer.
   const WordValue done = unpack(server.window->load(server.layout.done_word(channel_)));
-  const int waiting_for =
-      done.epoch == epoch_ ? std::min(layer, static_cast<int>(done.value)) : 0;
+  const int waiting_for = done.epoch == epoch_ ? std::min(layer, static_cast<int>(done.value)) : 0;
   std::string missing;
   for (int p = 0; p < kMaxDecodeParticipants; ++p) {
     if ((mask_ >> p & 1) == 0) continue;
     const size_t word = server.layout.ready_word(channel_, waiting_for, p);
     const WordValue ready = unpack(server.window->load(word));
-    if (ready.epoch == epoch_) continue;
+    if (ready.epoch == epoch_ && ready.value > 0) continue;
     missing += fmt::format(
         "{}participant {} has not published layer {} (its ready word: expected epoch {}, seen "
         "{{epoch {}, value {}}})",

@@ -44,8 +44,8 @@ class MoeClientBase : public MoeClient {
 
   Config config_;
   std::vector<Server> servers_;
-  int token_count_ = 0;              // of the last dispatch
-  std::vector<uint32_t> counts_;     // [expert_count] rows of this dispatch
+  int token_count_ = 0;           // of the last dispatch
+  std::vector<uint32_t> counts_;  // [expert_count] rows of this dispatch
   // Results of the last combine: pulled rows, and per token where they are.
   size_t pulled_stride_ = 0;
   std::vector<std::byte> pulled_;
@@ -54,6 +54,7 @@ class MoeClientBase : public MoeClient {
   std::vector<int32_t> row_counts_;             // [token]
 
  private:
+  void adopt_epoch();
   Result<void> await_iteration();
   // What the group's members have published of `layer` at a server that is not done: for the error.
   std::string describe_missing(const Server& server, int layer) const;

@@ -55,9 +55,8 @@ class DecodeClient final : public MoeClientBase {
 
  private:
   int slot_of(uint32_t pair) const {
-    return static_cast<int>(static_cast<uint32_t>(config_.member * buffers().max_decode_rows) *
-                                buffers().top_k +
-                            pair);
+    return static_cast<int>(
+        static_cast<uint32_t>(config_.member * buffers().max_decode_rows) * buffers().top_k + pair);
   }
 
   // pairs_: the (token, k) pairs ordered by expert; first_pair_[e]: where expert e's begin.
@@ -83,8 +82,8 @@ class DecodeClient final : public MoeClientBase {
                            std::span<const std::byte> rows) {
     const int microbatch = config_.microbatch;
     const uint32_t count = counts_[first_expert + local_expert];
-    const uint32_t base =
-        server.window->reserve(server.layout.decode_counter(microbatch, local_expert), stamp, count);
+    const uint32_t base = server.window->reserve(
+        server.layout.decode_counter(microbatch, local_expert), stamp, count);
     if (base == kStaleReservation) {
       return make_error(ErrorCode::kUnavailable,
                         "{}: the decode group has left iteration {} without this participant",
@@ -105,9 +104,8 @@ class DecodeClient final : public MoeClientBase {
           server.layout.decode_row(microbatch, local_expert, static_cast<int>(base + i)),
           rows.data() + token * row_bytes, row_bytes);
     }
-    server.window->put(
-        server.layout.decode_slot(microbatch, local_expert, static_cast<int>(base)), slots_.data(),
-        count * sizeof(uint32_t));
+    server.window->put(server.layout.decode_slot(microbatch, local_expert, static_cast<int>(base)),
+                       slots_.data(), count * sizeof(uint32_t));
     return {};
   }
 

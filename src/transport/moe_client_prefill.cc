@@ -35,7 +35,7 @@ class PrefillClient final : public MoeClientBase {
       place_experts(server);
       push_rows(server, rows, routing, pulled_rows);
       const int tokens = tokens_on_server_[s];
-      put_lists(server, tokens);
+      if (tokens > 0) put_lists(server, tokens);
       publish_ready(server, layer, static_cast<uint32_t>(tokens));
       pulled_rows += static_cast<size_t>(tokens);
     }
@@ -86,9 +86,9 @@ class PrefillClient final : public MoeClientBase {
         const int expert = routing.expert_ids[pair];
         if (expert < first || expert >= last) continue;
         const uint32_t row = next_row_[expert]++;
-        server.window->put(server.layout.prefill_row(config_.microbatch, config_.member,
-                                                     static_cast<int>(row)),
-                           rows.data() + static_cast<size_t>(t) * row_bytes, row_bytes);
+        server.window->put(
+            server.layout.prefill_row(config_.microbatch, config_.member, static_cast<int>(row)),
+            rows.data() + static_cast<size_t>(t) * row_bytes, row_bytes);
         entries_[entries++] = {row, routing.weights[pair]};
       }
       if (entries == before) continue;

@@ -55,7 +55,8 @@ Error system_error(ErrorCode code, const std::string& what) {
 bool remove_if_stale(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.ok() || flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  struct stat opened {}, named {};
+  struct stat opened {
+  }, named{};
   if (fstat(file.get(), &opened) != 0 || lstat(path.c_str(), &named) != 0) return false;
   if (opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) return false;
   return unlink(path.c_str()) == 0;
@@ -134,8 +135,8 @@ std::shared_ptr<WindowMemory> try_open(const std::string& path, const std::strin
   return *memory;
 }
 
-// What an owner holds: the memory's descriptor, which peers open, and the name. A forked child's copy
-// leaves the name alone.
+// What an owner holds: the memory's descriptor, which peers open, and the name. A forked child's
+// copy leaves the name alone.
 struct Registration {
   Registration(FileDescriptor memfd, FileDescriptor lock, std::string path, pid_t owner)
       : memfd(std::move(memfd)), lock(std::move(lock)), path(std::move(path)), owner(owner) {}
@@ -197,8 +198,8 @@ Result<std::shared_ptr<Window>> SharedMemoryFabric::open_window(const std::strin
     const Nanoseconds left = deadline - now_ns();
     if (left <= 0) {
       return make_error(ErrorCode::kDeadlineExceeded,
-                        "window '{}' was not created within {:.3f} s ({})", name,
-                        to_seconds(limit), path);
+                        "window '{}' was not created within {:.3f} s ({})", name, to_seconds(limit),
+                        path);
     }
     pollfd descriptor{events.get(), POLLIN, 0};
     poll(&descriptor, 1,

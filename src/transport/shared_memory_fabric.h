@@ -20,7 +20,8 @@ namespace expertplex::transport {
 
 class SharedMemoryFabric final : public Fabric {
  public:
-  // Processes with the same `fabric_name` (letters, digits, '.', '_', '-') see each other's windows.
+  // Processes with the same `fabric_name` (letters, digits, '.', '_', '-') see each other's
+  // windows.
   static Result<std::unique_ptr<SharedMemoryFabric>> create(const std::string& fabric_name);
   // A name that no other running process uses.
   static std::string unique_name();

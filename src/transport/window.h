@@ -3,8 +3,8 @@
 // of one process (in_process_fabric.h) and over memory shared between processes
 // (shared_memory_fabric.h); NVLink peers and NICs follow it later.
 //
-// Words. A word is 64 bits, {epoch:32, value:32}, written whole. `value` of a count word is count + 1,
-// so that zero differs from not arrived. Words are never reset in flight: a reader waits for its
+// Words. A word is 64 bits, {epoch:32, value:32}, written whole. `value` of a count word is count +
+// 1, so that zero differs from not arrived. Words are never reset in flight: a reader waits for its
 // epoch. Where a word is declared, it says writer, reader, order and what becomes visible.
 //
 // Order. `signal` is a release: everything the same thread put into the same window before it is
@@ -12,11 +12,12 @@
 // nothing.
 //
 // Waiting. A waiter spins for some 20 us, then parks on one of the window's *bells*; every signal
-// names the bell of those who may wait for the word. Every wait has a limit, ends early when an abort
-// word is raised, and its error says who waited for which word, the value expected and the value seen.
+// names the bell of those who may wait for the word. Every wait has a limit, ends early when an
+// abort word is raised, and its error says who waited for which word, the value expected and the
+// value seen.
 //
-// Lifetime. The window returned by create_window owns the name: when it is destroyed the name is free
-// again, while the memory stays with the peers that still hold theirs.
+// Lifetime. The window returned by create_window owns the name: when it is destroyed the name is
+// free again, while the memory stays with the peers that still hold theirs.
 //
 // Thread rules: all members may be called from any thread.
 #pragma once
@@ -52,9 +53,10 @@ constexpr uint32_t kStaleReservation = UINT32_MAX;
 struct WaitSpec {
   std::string_view waiter;  // "decode attention server 0"
   std::string_view word;    // "done word of MoE server 1"
-  WordValue expected;       // shown in the error beside the value seen
+  WordValue expected = {};  // shown in the error beside the value seen
   Nanoseconds limit = 10 * kSecond;
-  // The waiter's own abort flag, beside the window's; may be null. Whoever raises it rings the bell.
+  // The waiter's own abort flag, beside the window's; may be null. Whoever raises it rings the
+  // bell.
   const std::atomic<uint32_t>* abort = nullptr;
 };
 
@@ -71,9 +73,10 @@ class Window {
 
   // Publishes a word (release) and wakes those parked on `bell`.
   virtual void signal(size_t word_offset, uint64_t value, int bell) = 0;
-  // Adds to the low 32 bits of an epoch-stamped counter and returns its value before: a counter that
-  // still carries an older epoch counts as zero. A counter that carries a newer one is left as it is
-  // and kStaleReservation comes back: the caller has been left behind. One remote atomic per call.
+  // Adds to the low 32 bits of an epoch-stamped counter and returns its value before: a counter
+  // that still carries an older epoch counts as zero. A counter that carries a newer one is left as
+  // it is and kStaleReservation comes back: the caller has been left behind. One remote atomic per
+  // call.
   virtual uint32_t reserve(size_t word_offset, uint32_t epoch, uint32_t count) = 0;
   virtual uint64_t load(size_t word_offset) const = 0;  // acquire
 

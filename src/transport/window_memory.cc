@@ -17,11 +17,12 @@ constexpr uint64_t kWindowMagic = 0x31574f444e495745;  // "EWINDOW1"
 Error wait_error(ErrorCode code, const char* what, const Window& window, size_t offset,
                  uint64_t seen_bits, Nanoseconds waited, const WaitSpec& spec) {
   const WordValue seen = unpack(seen_bits);
-  return make_error(code,
-                    "{} {} after {:.3f} s for {} (window '{}', byte {}): expected {{epoch {}, value "
-                    "{}}}, seen {{epoch {}, value {}}}",
-                    spec.waiter, what, to_seconds(waited), spec.word, window.name(), offset,
-                    spec.expected.epoch, spec.expected.value, seen.epoch, seen.value);
+  return make_error(
+      code,
+      "{} {} after {:.3f} s for {} (window '{}', byte {}): expected {{epoch {}, value "
+      "{}}}, seen {{epoch {}, value {}}}",
+      spec.waiter, what, to_seconds(waited), spec.word, window.name(), offset, spec.expected.epoch,
+      spec.expected.value, seen.epoch, seen.value);
 }
 
 }  // namespace
@@ -54,8 +55,8 @@ Result<void> check_window_request(const std::string& name, size_t bytes, int bel
   }
   if (bytes == 0 || bytes > (size_t{1} << 46) || bells < 1 || bells > kMaxBells) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "window '{}': expected 1 to 2^46 bytes and 1 to {} bells, got {} and {}", name,
-                      kMaxBells, bytes, bells);
+                      "window '{}': expected 1 to 2^46 bytes and 1 to {} bells, got {} and {}",
+                      name, kMaxBells, bytes, bells);
   }
   return {};
 }
@@ -68,7 +69,8 @@ MemoryWindow::MemoryWindow(const std::string& name, std::shared_ptr<WindowMemory
 
 std::byte* MemoryWindow::range(size_t offset, size_t count) const {
   EXPERTPLEX_CHECK(offset <= bytes() && count <= bytes() - offset,
-                   "window '{}': bytes [{}, {} + {}) of {}", name(), offset, offset, count, bytes());
+                   "window '{}': bytes [{}, {} + {}) of {}", name(), offset, offset, count,
+                   bytes());
   return memory_->data() + offset;
 }
 
@@ -102,7 +104,7 @@ uint32_t MemoryWindow::reserve(size_t word_offset, uint32_t epoch, uint32_t coun
   uint64_t bits = counter.load(std::memory_order_acquire);
   while (true) {
     const WordValue seen = unpack(bits);
-    if (epoch_after(seen.epoch, epoch)) return kStaleReservation;
+    if (bits != 0 && epoch_after(seen.epoch, epoch)) return kStaleReservation;
     const uint32_t before = seen.epoch == epoch ? seen.value : 0;
     if (counter.compare_exchange_weak(bits, pack({epoch, before + count}),
                                       std::memory_order_acq_rel, std::memory_order_acquire)) {

@@ -1,5 +1,5 @@
-// What a window in coherent memory is made of, for the fabrics of one machine: a header (abort word,
-// bells) and the data behind it. The fabrics differ only in where the bytes come from.
+// What a window in coherent memory is made of, for the fabrics of one machine: a header (abort
+// word, bells) and the data behind it. The fabrics differ only in where the bytes come from.
 //
 // Layout of the mapping: one page with the WindowHeader, then the data, 4096-byte aligned.
 #pragma once
