@@ -24,6 +24,10 @@ class ChatTemplate {
   // say. raise_exception('...') comes back as kInvalidArgument with that text.
   Result<std::string> render(const Json& variables) const;
 
+  // The same with the fields of objects in the order of the request: Json sorts them, which shows where
+  // a template writes `tool | tojson`.
+  Result<std::string> render_ordered(const nlohmann::ordered_json& variables) const;
+
  private:
   ChatTemplate();
   struct Impl;
