@@ -60,6 +60,9 @@ class Backend {
   // The KV element type for a model.
   virtual DataType kv_cache_type(const ModelWeights& weights) const = 0;
   virtual int default_moe_clusters() const = 0;  // per MoE server
+  // Added to the niceness of prefill attention threads, for devices that share the host's cores with
+  // decode: decode gets the cores first. The CPU backend says 10.
+  virtual int prefill_thread_niceness() const { return 0; }
 
   virtual Result<std::unique_ptr<MoeExecutor>> create_moe_executor(
       transport::Fabric& fabric, const MoeServerConfig& config, const ModelSpec& spec,

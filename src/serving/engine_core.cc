@@ -13,8 +13,8 @@ namespace expertplex {
 EngineCore::EngineCore(const EngineCoreConfig& config)
     : config_(config),
       admission_(config.admission),
-      prefill_(config.admission.prefill_servers, PrefillServer(config.max_prefill_tokens)),
-      decode_(config.admission.decode_servers, DecodeServer(config.max_decode_batch)),
+      prefill_(config.admission.prefill_servers, PrefillState(config.max_prefill_tokens)),
+      decode_(config.admission.decode_servers, DecodeState(config.max_decode_batch)),
       group_(config.admission.decode_servers),
       statistics_(make_statistics(config.max_model_len)) {}
 
@@ -74,10 +74,10 @@ Result<RequestId> EngineCore::submit(GenerationRequest generation, std::unique_p
 void EngineCore::admit(Nanoseconds now) {
   for (;;) {
     std::vector<int64_t> load;
-    for (const PrefillServer& server : prefill_) load.push_back(server.batcher.pending_tokens());
+    for (const PrefillState& server : prefill_) load.push_back(server.batcher.pending_tokens());
     Request* request = admission_.admit(load);
     if (request == nullptr) return;
-    PrefillServer& server = prefill_[request->prefill_server];
+    PrefillState& server = prefill_[request->prefill_server];
     if (!has_work(server)) server.moved_at = now;
     server.batcher.push(request);
     ++running_;

@@ -141,14 +141,14 @@ class EngineCore {
     int failures = 0;  // in a row
     std::string last_error;
   };
-  struct PrefillServer : Progress {
-    explicit PrefillServer(int max_tokens) : batcher(max_tokens) {}
+  struct PrefillState : Progress {
+    explicit PrefillState(int max_tokens) : batcher(max_tokens) {}
     PrefillBatcher batcher;
     std::vector<PrefillPiece> in_flight;
     std::vector<Request*> to_publish, unacknowledged;
   };
-  struct DecodeServer : Progress {
-    explicit DecodeServer(int max_batch) : batcher(max_batch) {}
+  struct DecodeState : Progress {
+    explicit DecodeState(int max_batch) : batcher(max_batch) {}
     DecodeBatcher batcher;
     std::vector<Request*> in_flight, expected;
   };
@@ -170,7 +170,7 @@ class EngineCore {
   void open_decode_iteration(Nanoseconds now);
   void leave_decode_iteration(int server, Nanoseconds now);
   void wake(AttentionServerId server);
-  bool has_work(const PrefillServer& server) const;
+  bool has_work(const PrefillState& server) const;
   bool has_work(int decode_server) const;
   Nanoseconds& moved_at(AttentionServerId server);
   Request& find(RequestId id);
@@ -180,8 +180,8 @@ class EngineCore {
   uint64_t next_id_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   Admission admission_;
-  std::vector<PrefillServer> prefill_;
-  std::vector<DecodeServer> decode_;
+  std::vector<PrefillState> prefill_;
+  std::vector<DecodeState> decode_;
   DecodeGroup group_;
   std::vector<CoreUpdate> updates_;
   std::vector<AttentionServerId> wakeups_;

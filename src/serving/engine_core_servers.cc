@@ -52,7 +52,7 @@ void EngineCore::add_prefill_piece(Batch& batch, const PrefillPiece& piece, Nano
 }
 
 std::optional<Batch> EngineCore::next_prefill(int index, Nanoseconds now) {
-  PrefillServer& server = prefill_[index];
+  PrefillState& server = prefill_[index];
   EXPERTPLEX_CHECK(server.in_flight.empty(), "prefill server {} is running", index);
   server.in_flight = server.batcher.form();
   if (server.in_flight.empty()) return std::nullopt;
@@ -63,7 +63,7 @@ std::optional<Batch> EngineCore::next_prefill(int index, Nanoseconds now) {
 }
 
 void EngineCore::prefill_done(int index, std::span<const int32_t> next_tokens, Nanoseconds now) {
-  PrefillServer& server = prefill_[index];
+  PrefillState& server = prefill_[index];
   const std::vector<PrefillPiece> pieces = std::exchange(server.in_flight, {});
   EXPERTPLEX_CHECK(!pieces.empty() && next_tokens.size() == pieces.size());
   server.moved_at = now;
@@ -90,7 +90,7 @@ void EngineCore::prefill_done(int index, std::span<const int32_t> next_tokens, N
 }
 
 void EngineCore::prefill_failed(int index, const Error& error, Nanoseconds now) {
-  PrefillServer& server = prefill_[index];
+  PrefillState& server = prefill_[index];
   const std::vector<PrefillPiece> pieces = std::exchange(server.in_flight, {});
   EXPERTPLEX_CHECK(!pieces.empty());
   server.moved_at = now;
@@ -124,7 +124,7 @@ Handoff EngineCore::handoff_of(const Request& request) const {
 }
 
 std::vector<Handoff> EngineCore::take_handoffs_to_publish(int index, Nanoseconds now) {
-  PrefillServer& server = prefill_[index];
+  PrefillState& server = prefill_[index];
   std::vector<Handoff> handoffs;
   for (Request* request : std::exchange(server.to_publish, {})) {
     handoffs.push_back(handoff_of(*request));
@@ -152,7 +152,7 @@ std::vector<Handoff> EngineCore::expected_handoffs(int server) const {
 
 bool EngineCore::handoff_arrived(int index, RequestId id, uint32_t token_count, Nanoseconds now) {
   Request& request = find(id);
-  DecodeServer& server = decode_[index];
+  DecodeState& server = decode_[index];
   EXPERTPLEX_CHECK(std::erase(server.expected, &request) == 1);
   EXPERTPLEX_CHECK(token_count == 0 || token_count == request.prompt.size(),
                    "handoff of {} tokens, expected {}", token_count, request.prompt.size());
@@ -216,11 +216,11 @@ void EngineCore::add_decode_row(Batch& batch, Request& request) {
 
 std::optional<Batch> EngineCore::next_decode(int index, Nanoseconds now) {
   const bool any = std::any_of(decode_.begin(), decode_.end(),
-                               [](const DecodeServer& server) { return !server.batcher.empty(); });
+                               [](const DecodeState& server) { return !server.batcher.empty(); });
   if (!group_.is_open() && any) open_decode_iteration(now);
   if (!group_.expects(index)) return std::nullopt;
   group_.join(index);
-  DecodeServer& server = decode_[index];
+  DecodeState& server = decode_[index];
   server.in_flight = server.batcher.form();
   server.moved_at = now;
   Batch batch;
@@ -234,12 +234,12 @@ void EngineCore::leave_decode_iteration(int index, Nanoseconds now) {
   group_.leave(index);
   if (group_.is_open()) return;
   const bool any = std::any_of(decode_.begin(), decode_.end(),
-                               [](const DecodeServer& server) { return !server.batcher.empty(); });
+                               [](const DecodeState& server) { return !server.batcher.empty(); });
   if (any) open_decode_iteration(now);
 }
 
 void EngineCore::decode_done(int index, std::span<const int32_t> next_tokens, Nanoseconds now) {
-  DecodeServer& server = decode_[index];
+  DecodeState& server = decode_[index];
   const std::vector<Request*> sequences = std::exchange(server.in_flight, {});
   EXPERTPLEX_CHECK(next_tokens.size() == sequences.size());
   server.failures = 0;
@@ -260,7 +260,7 @@ void EngineCore::decode_done(int index, std::span<const int32_t> next_tokens, Na
 }
 
 void EngineCore::decode_failed(int index, const Error& error, Nanoseconds now) {
-  DecodeServer& server = decode_[index];
+  DecodeState& server = decode_[index];
   const std::vector<Request*> sequences = std::exchange(server.in_flight, {});
   ++server.failures;
   server.last_error = error.message;
@@ -277,7 +277,7 @@ void EngineCore::decode_failed(int index, const Error& error, Nanoseconds now) {
 
 // --- health ---
 
-bool EngineCore::has_work(const PrefillServer& server) const {
+bool EngineCore::has_work(const PrefillState& server) const {
   // A word that the decode server has not taken yet is that server's work.
   const auto answered = [](const Request* request) {
     return request->state == RequestState::kDecoding || request->decode_pages.empty();
@@ -287,7 +287,7 @@ bool EngineCore::has_work(const PrefillServer& server) const {
 }
 
 bool EngineCore::has_work(int index) const {
-  const DecodeServer& server = decode_[index];
+  const DecodeState& server = decode_[index];
   return !server.batcher.empty() || !server.expected.empty() || group_.expects(index) ||
          group_.has_joined(index);
 }
