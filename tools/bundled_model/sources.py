@@ -65,7 +65,6 @@ SOURCES = [
     ("erlang-doc", "Apache-2.0", "html", [DOC + "erlang-doc/**/*.html"]),
     ("zsh-doc", "zsh (permissive)", "html", [DOC + "zsh-common/html/*.html", DOC + "zsh-doc/*.html"]),
     ("r-doc-html", "GPL-2", "html", [DOC + "r-doc-html/**/*.html", "usr/share/R/doc/**/*.html"]),
-    ("vim-doc", "Vim, OPL-1+", "html", [DOC + "vim-doc/html/*.html", DOC + "vim/html/*.html"]),
     ("subversion", "Apache-2.0", "html", [DOC + "subversion/**/*.html"]),
     ("wesnoth-1.16-data", "GPL-2+", "wesnoth", ["usr/share/games/wesnoth/1.16/data/**/*.cfg"]),
     ("endless-sky-data", "GPL-3+", "endless_sky", ["usr/share/games/endless-sky/data/**/*.txt"]),

@@ -1,6 +1,6 @@
 """Train the bundled model on one GPU within a time limit, then evaluate and save its FP8 weights.
 
-    train.py TOKENS_DIR OUT_DIR --seconds 470
+    train.py TOKENS_DIR OUT_DIR --seconds 468
 
 Muon for the matrices, AdamW for the rest; bf16 compute with fp32 master weights; experts balanced by
 nudging the selection bias; the last part of the run computes with FP8-rounded weights (straight-through).
@@ -140,9 +140,9 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("tokens")
     ap.add_argument("out")
-    ap.add_argument("--seconds", type=float, default=330)
-    ap.add_argument("--rows", type=int, default=24)
-    ap.add_argument("--chat-rows", type=int, default=3, help="of these rows, how many hold conversations alone")
+    ap.add_argument("--seconds", type=float, default=468)
+    ap.add_argument("--rows", type=int, default=32)
+    ap.add_argument("--chat-rows", type=int, default=0, help="of these rows, how many hold conversations alone")
     ap.add_argument("--seq", type=int, default=4096)
     ap.add_argument("--muon-lr", type=float, default=0.02)
     ap.add_argument("--adam-lr", type=float, default=0.003)
@@ -150,7 +150,7 @@ def main():
     ap.add_argument("--decay", type=float, default=0.1)
     ap.add_argument("--adam-decay", type=float, default=0.05)
     ap.add_argument("--momentum", type=float, default=0.95)
-    ap.add_argument("--dropout", type=float, default=0.0)
+    ap.add_argument("--dropout", type=float, default=0.1)
     ap.add_argument("--balance", type=float, default=0.002)
     ap.add_argument("--round-from", type=float, default=0.85)
     ap.add_argument("--eval-every", type=float, default=45)

@@ -97,7 +97,7 @@ def main():
     if args.golden:
         chosen = golden[:3] + golden[4:6]
         write_json(args.golden, {"model": "models/expertplex-mini", "precision": "float32, dequantised weights, eager attention",
-                                 "note": "compare tokens up to the first step whose top2_margin is small",
+                                 "note": "compare tokens up to the first step whose top2_margin is small; greedy_ids run on past end-of-turn tokens",
                                  "prompts": chosen})
 
 
