@@ -3,7 +3,7 @@
 #include <ctime>
 #include <optional>
 
-#include "api/api_metrics.h"
+#include "api/metrics.h"
 #include "api/generation_call.h"
 #include "api/prepare.h"
 #include "api/readiness_probe.h"

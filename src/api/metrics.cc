@@ -1,4 +1,4 @@
-#include "api/api_metrics.h"
+#include "api/metrics.h"
 
 #include <utility>
 
