@@ -11,7 +11,7 @@ namespace {
 
 // Bounds of recursion: a level of nesting costs a dozen stack frames here, a level of the tree one
 // or two in the interpreter (a chain of operators is as high as it is long).
-constexpr int kMaxNesting = 100;
+constexpr int kMaxNesting = 200;
 constexpr int kMaxHeight = 400;
 
 }  // namespace

@@ -11,9 +11,9 @@
 namespace expertplex::chat {
 
 // Bounds of one rendering.
-constexpr int64_t kMaxSteps = 4'000'000;  // statements and expressions
+constexpr int64_t kMaxSteps = 2'000'000;  // statements and expressions
 constexpr size_t kMaxOutputBytes = size_t{64} << 20;
-constexpr int64_t kMaxCopiedBytes = int64_t{1} << 30;  // by all expressions together
+constexpr int64_t kMaxCopiedBytes = int64_t{1} << 29;  // by all expressions together
 constexpr int kMaxCallDepth = 16;                      // of macros
 
 class Interpreter {
