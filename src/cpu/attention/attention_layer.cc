@@ -16,6 +16,10 @@ namespace {
 
 static_assert(kKvPageTokens == kAttentionPageTokens, "the attention kernel reads whole KV pages");
 
+void move_forward(const void*& at, size_t bytes) {
+  if (at) at = static_cast<const std::byte*>(at) + bytes;
+}
+
 size_t chunk_floats(int columns) { return static_cast<size_t>(kRowChunk) * columns; }
 
 void project_rows(const std::vector<float>& x, int columns, int rows, const LinearWeight& weight,
@@ -42,8 +46,8 @@ AttentionLayer::AttentionLayer(const ModelSpec& spec, std::shared_ptr<const Mode
       projected_(chunk_floats(spec.hidden_size)),
       router_logits_(chunk_floats(spec.expert_count)),
       router_scratch_(2 * static_cast<size_t>(spec.expert_count)),
-      maxima_(chunk_floats(spec.query_head_count / spec.kv_head_count)),
-      sums_(chunk_floats(spec.query_head_count / spec.kv_head_count)),
+      maxima_(chunk_floats(spec.query_head_count)),
+      sums_(chunk_floats(spec.query_head_count)),
       attention_scratch_(attention_scratch_floats(spec.head_dim)) {}
 
 void AttentionLayer::run(int layer, const LayerRows& rows) {
@@ -144,53 +148,63 @@ void AttentionLayer::write_kv(int layer, int position, const RowSegment& segment
   }
 }
 
-AttentionChunk AttentionLayer::chunk_of(int layer, const RowSegment& segment, int kv_head,
+// Of the first KV head.
+AttentionChunk AttentionLayer::chunk_of(int layer, const RowSegment& segment,
                                         int first_position) const {
+  const int end = segment.first_position + segment.row_count;
   AttentionChunk chunk;
   chunk.type = kv_cache_.type;
   chunk.head_dim = spec_.head_dim;
   chunk.first_position = first_position;
-  chunk.token_count =
-      std::min(kAttentionChunkTokens, segment.first_position + segment.row_count - first_position);
+  chunk.token_count = std::min(kAttentionChunkTokens, end - first_position);
   chunk.token_stride = kv_cache_.kv_size;
   chunk.value_offset = static_cast<int64_t>(kKvPageTokens) * kv_cache_.kv_size;
-  const size_t head_bytes = static_cast<size_t>(kv_head) * static_cast<size_t>(spec_.head_dim) *
-                            data_type_bytes(kv_cache_.type);
-  const size_t first_page = static_cast<size_t>(first_position / kKvPageTokens);
-  for (int i = 0; i < pages_for(chunk.token_count); ++i) {
-    const uint32_t index = segment.block_table[first_page + static_cast<size_t>(i)];
-    chunk.pages[i] = page(layer, index) + head_bytes;
+  const int first_page = first_position / kKvPageTokens;
+  for (int i = 0; i < 2 * kAttentionChunkPages && first_page + i < pages_for(end); ++i) {
+    const void* const at = page(layer, segment.block_table[static_cast<size_t>(first_page + i)]);
+    if (i < kAttentionChunkPages) {
+      chunk.pages[i] = at;
+    } else {
+      chunk.next_pages[i - kAttentionChunkPages] = at;
+    }
   }
   return chunk;
 }
 
 void AttentionLayer::attend(int layer, const RowSegment& segment, const float* q, float* output) {
   const int group = spec_.query_head_count / spec_.kv_head_count;
-  const int heads = segment.row_count * group;
+  const int heads = segment.row_count * group;  // per KV head
   const int end = segment.first_position + segment.row_count;
+  const size_t head_bytes = static_cast<size_t>(spec_.head_dim) * data_type_bytes(kv_cache_.type);
+  const int64_t group_floats = static_cast<int64_t>(group) * spec_.head_dim;
   std::fill(output, output + static_cast<size_t>(segment.row_count) * spec_.query_size(), 0.0f);
-  for (int kv_head = 0; kv_head < spec_.kv_head_count; ++kv_head) {
-    const int64_t head_offset = static_cast<int64_t>(kv_head) * group * spec_.head_dim;
-    std::fill_n(maxima_.begin(), heads, -std::numeric_limits<float>::infinity());
-    std::fill_n(sums_.begin(), heads, 0.0f);
-    const AttentionRows rows{.row_count = segment.row_count,
-                             .group = group,
-                             .first_position = segment.first_position,
-                             .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
-                             .row_stride = spec_.query_size(),
-                             .queries = q + head_offset,
-                             .outputs = output + head_offset,
-                             .maxima = maxima_.data(),
-                             .sums = sums_.data(),
-                             .scratch = attention_scratch_.data()};
-    for (int first = 0; first < end; first += kAttentionChunkTokens) {
-      attend_chunk(chunk_of(layer, segment, kv_head, first), rows);
+  std::fill_n(maxima_.begin(), heads * spec_.kv_head_count,
+              -std::numeric_limits<float>::infinity());
+  std::fill_n(sums_.begin(), heads * spec_.kv_head_count, 0.0f);
+  AttentionRows rows{.row_count = segment.row_count,
+                     .group = group,
+                     .first_position = segment.first_position,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
+                     .row_stride = spec_.query_size(),
+                     .scratch = attention_scratch_.data()};
+  // All KV heads of a chunk in turn: they lie side by side in memory.
+  for (int first = 0; first < end; first += kAttentionChunkTokens) {
+    AttentionChunk chunk = chunk_of(layer, segment, first);
+    for (int kv_head = 0; kv_head < spec_.kv_head_count; ++kv_head) {
+      rows.queries = q + kv_head * group_floats;
+      rows.outputs = output + kv_head * group_floats;
+      rows.maxima = &maxima_[static_cast<size_t>(kv_head * heads)];
+      rows.sums = &sums_[static_cast<size_t>(kv_head * heads)];
+      attend_chunk(chunk, rows);
+      for (const void*& at : chunk.pages) move_forward(at, head_bytes);
+      for (const void*& at : chunk.next_pages) move_forward(at, head_bytes);
     }
-    for (int i = 0; i < heads; ++i) {
-      float* const head = output + (i / group) * static_cast<int64_t>(spec_.query_size()) +
-                          head_offset + (i % group) * static_cast<int64_t>(spec_.head_dim);
-      multiply_by(1.0f / sums_[static_cast<size_t>(i)], spec_.head_dim, head);
-    }
+  }
+  for (int i = 0; i < heads * spec_.kv_head_count; ++i) {
+    float* const head = output + (i % heads / group) * static_cast<int64_t>(spec_.query_size()) +
+                        i / heads * group_floats +
+                        (i % group) * static_cast<int64_t>(spec_.head_dim);
+    multiply_by(1.0f / sums_[static_cast<size_t>(i)], spec_.head_dim, head);
   }
 }
 

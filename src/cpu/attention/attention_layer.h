@@ -56,8 +56,7 @@ class AttentionLayer {
   void rotate_heads(int position, float* q, float* k) const;
   void write_kv(int layer, int position, const RowSegment& segment, const float* k, const float* v);
   void attend(int layer, const RowSegment& segment, const float* q, float* output);
-  AttentionChunk chunk_of(int layer, const RowSegment& segment, int kv_head,
-                          int first_position) const;
+  AttentionChunk chunk_of(int layer, const RowSegment& segment, int first_position) const;
   void route(const LayerWeights& weights, const LayerRows& rows);
   std::byte* page(int layer, uint32_t index) const;
 
@@ -73,7 +72,7 @@ class AttentionLayer {
   std::vector<float> projected_;          // [kRowChunk, hidden]
   std::vector<float> router_logits_;      // [kRowChunk, experts]
   std::vector<float> router_scratch_;     // [2, experts]
-  std::vector<float> maxima_, sums_;      // [kRowChunk, heads per KV head]
+  std::vector<float> maxima_, sums_;      // [KV heads, rows, heads per KV head]
   std::vector<float> attention_scratch_;  // attention_scratch_floats
 };
 

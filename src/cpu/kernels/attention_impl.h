@@ -30,6 +30,7 @@ struct AttentionKernel {
   static void attend_chunk(const AttentionChunk& chunk, const AttentionRows& rows) {
     if (chunk.type == DataType::kF32) return attend(chunk, rows, cache<float>(chunk));
     const Cache<Bf16> stored = cache<Bf16>(chunk);
+    for (int i = 0; i < kAttentionChunkPages; ++i) prefetch(chunk, chunk.next_pages[i]);
     if (rows.row_count * rows.group < kWidenMinHeads) return attend(chunk, rows, stored);
     attend(chunk, rows, widen(chunk, stored, rows.scratch));
   }
@@ -43,6 +44,20 @@ struct AttentionKernel {
     c.token_stride = chunk.token_stride;
     c.value_offset = chunk.value_offset;
     return c;
+  }
+
+  static void prefetch(const AttentionChunk& chunk, const void* page) {
+    if (!page) return;
+    const int64_t element = static_cast<int64_t>(data_type_bytes(chunk.type));
+    const int64_t row_bytes = chunk.head_dim * element;
+    for (int t = 0; t < kPage; ++t) {
+      const char* const key = static_cast<const char*>(page) + t * chunk.token_stride * element;
+      const char* const value = key + chunk.value_offset * element;
+      for (int64_t at = 0; at < row_bytes; at += 64) {
+        __builtin_prefetch(key + at, 0, 2);
+        __builtin_prefetch(value + at, 0, 2);
+      }
+    }
   }
 
   static Cache<float> widen(const AttentionChunk& chunk, const Cache<Bf16>& stored,

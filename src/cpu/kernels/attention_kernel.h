@@ -33,6 +33,8 @@ struct AttentionChunk {
   const void* pages[kAttentionChunkPages] = {};
   int64_t token_stride = 0;
   int64_t value_offset = 0;
+  // The pages that will be read next, or null: fetched into the cache on the way.
+  const void* next_pages[kAttentionChunkPages] = {};
 };
 
 // row_count consecutive positions, each with the `group` query heads of that KV head.
