@@ -15,7 +15,7 @@ struct SchedulerCounters {
   uint64_t switches = 0;     // a pipeline's tile of another phase than its tile before
   uint64_t preemptions = 0;  // tiles parked at a k-block check
   uint64_t submitted[kPhaseCount] = {};
-  uint64_t queue_depth[kPhaseCount] = {};  // operations in flight or waiting, at the last decision
+  uint64_t queue_depth[kPhaseCount] = {};  // operations submitted and not retired
   uint64_t decisions = 0;                  // that changed a preempt word
 
   uint64_t phase_tiles(Phase phase) const {
@@ -41,8 +41,9 @@ SchedulerCounters read_counters(const TileScheduler<Mem>& scheduler) {
   }
   const SharedState& shared = *scheduler.shared_state();
   for (uint32_t p = 0; p < kPhaseCount; ++p) {
+    const uint64_t retired = get(shared.retired[p]);
     sum.submitted[p] = get(shared.submitted[p]);
-    sum.queue_depth[p] = get(shared.queue_depth[p]);
+    sum.queue_depth[p] = sum.submitted[p] > retired ? sum.submitted[p] - retired : 0;
   }
   sum.decisions = get(shared.decisions);
   return sum;

@@ -63,7 +63,7 @@ class AgentRole {
     const uint32_t p = phase_index(phase);
     if (p >= kPhaseCount || slot_index >= limits_.slots[p])
       return fail(OperationFault::kNoSuchSlot);
-    const SlotView slot = layout_.slot(base_, limits_, phase, slot_index);
+    const SlotView slot = layout_.slot(base_, phase, slot_index);
     const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
     if (static_cast<uint32_t>(state) != 0) return SubmitResult::kBusy;
     if (request.epoch == 0 || request.epoch == static_cast<uint32_t>(state >> 32)) {
@@ -73,12 +73,12 @@ class AgentRole {
     fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.experts,
                                         slot.block_expert);
     if (fault_ != OperationFault::kNone) return SubmitResult::kFault;
-    // Its finished predecessor may still stand in the window.
-    refresh_window(phase);
-    if (!publish_operation<Mem>(slot)) return SubmitResult::kEmpty;
+    if (Mem::read(slot.fields).tiles() == 0) return SubmitResult::kEmpty;
+    Mem::count(&shared()->submitted[p], 1);
+    refresh_window(phase);  // its finished predecessor may still stand there
+    publish_operation<Mem>(slot);
     push_waiting(p, static_cast<uint8_t>(slot_index));
     refresh_window(phase);
-    Mem::count(&shared()->submitted[p], 1);
     return SubmitResult::kSubmitted;
   }
 
@@ -87,35 +87,62 @@ class AgentRole {
 
   // Looks at what is in flight and tells every cluster what to do. True: something changed.
   EXPERTPLEX_HOST_DEVICE bool decide(const SharingPolicy& policy) {
-    const SharingPlan plan = make_plan(policy);
+    const PhaseLook prefill = look_at(Phase::kPrefill);
+    const PhaseLook decode = look_at(Phase::kDecode);
+    const SharingPlan plan = make_plan(policy, prefill, decode);
     if (!plan_changed(plan)) return false;
     for (uint32_t c = 0; c < limits_.clusters; ++c) write_decision(plan, c);
     Mem::count(&shared()->decisions, 1);
     return true;
   }
 
-  // decide() in parts, for an agent of several lanes: one lane makes the plan and asks
+  // decide() in parts, for an agent of several lanes: one lane looks, makes the plan and asks
   // plan_changed; if so, all lanes write decisions, each its own clusters.
-  EXPERTPLEX_HOST_DEVICE SharingPlan make_plan(const SharingPolicy& policy) {
-    const Wants wants = look_at_operations();
+
+  // What one phase has in flight. Drops finished operations from its ready window on the way.
+  struct PhaseLook {
+    bool main = false;       // tiles of the main pipeline that nobody has claimed
+    bool resident = false;   // the same for the resident pipeline
+    uint32_t footprint = 0;  // x_moe of the oldest operation behind `main`
+  };
+  EXPERTPLEX_HOST_DEVICE PhaseLook look_at(Phase phase) {
+    PhaseLook result;
+    refresh_window(phase);
+    uint64_t rest = Mem::read(&shared()->agent.ready_window[phase_index(phase)]);
+    for (; rest != 0; rest >>= 8) {
+      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
+      const auto look = Mem::begin_look();
+      const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(slot);
+      Mem::end_look(look, unclaimed.any);
+      if (!unclaimed.any) continue;
+      if (slot.shape->pipeline == PipelineRole::kResident) {
+        result.resident = true;
+        continue;
+      }
+      if (!result.main) result.footprint = unclaimed.row_blocks;
+      result.main = true;
+    }
+    return result;
+  }
+
+  EXPERTPLEX_HOST_DEVICE SharingPlan make_plan(const SharingPolicy& policy,
+                                               const PhaseLook& prefill, const PhaseLook& decode) {
     Decision d;
     d.preempt = policy.preemption_enabled;
     d.abort = Mem::load(&shared()->abort_word, Relaxed{}, SystemScope{}) != 0;
-    d.resident = wants.resident_decode;
+    d.resident = decode.resident;
     // A pause only costs where there is nothing to be paused for.
-    d.pause = wants.resident_decode ? policy.pause : PausePolicy::kNever;
-    d.lend = policy.lend_while_waiting || !(wants.main[0] && wants.main[1]);
+    d.pause = decode.resident ? policy.pause : PausePolicy::kNever;
+    d.lend = policy.lend_while_waiting || !(prefill.main && decode.main);
     SharingPlan plan;
     plan.prefill_side = d;
     d.main_phase = Phase::kDecode;
     d.park = policy.mode == SwitchMode::kParking;
     plan.decode_side = d;
-    if (wants.main[phase_index(Phase::kDecode)]) {
-      plan.decode_clusters =
-          wants.main[phase_index(Phase::kPrefill)]
-              ? contended_decode_clusters(policy.budget, wants.footprint, limits_.clusters)
-              : limits_.clusters;
-    }
+    if (!decode.main) return plan;
+    plan.decode_clusters =
+        prefill.main ? contended_decode_clusters(policy.budget, decode.footprint, limits_.clusters)
+                     : limits_.clusters;
     return plan;
   }
 
@@ -143,12 +170,6 @@ class AgentRole {
   }
 
  private:
-  struct Wants {
-    bool main[kPhaseCount] = {false, false};
-    bool resident_decode = false;
-    uint32_t footprint = 0;  // of the oldest decode operation of the main pipeline with work left
-  };
-
   EXPERTPLEX_HOST_DEVICE SharedState* shared() const { return layout_.shared(base_); }
 
   EXPERTPLEX_HOST_DEVICE SubmitResult fail(OperationFault fault) {
@@ -171,7 +192,7 @@ class AgentRole {
     uint64_t after = 0;
     uint32_t length = 0;
     for (uint64_t rest = before; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
+      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
       const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
       if (static_cast<uint32_t>(state) != 0) after |= (rest & 0xFF) << (8 * length++);
     }
@@ -190,30 +211,6 @@ class AgentRole {
     if (after == before) return;
     Mem::write(&agent->ready_window[p], after);
     Mem::store(&shared()->ready_window[p], after, Release{}, DeviceScope{});
-    Mem::store(&shared()->queue_depth[p], uint64_t{length} + waiting - taken, Relaxed{},
-               DeviceScope{});
-  }
-
-  // Which phases have tiles left that nobody has claimed.
-  EXPERTPLEX_HOST_DEVICE Wants look_at_operations() {
-    Wants wants;
-    for (uint32_t p = 0; p < kPhaseCount; ++p) {
-      const Phase phase = static_cast<Phase>(p);
-      refresh_window(phase);
-      uint64_t rest = Mem::read(&shared()->agent.ready_window[p]);
-      for (; rest != 0; rest >>= 8) {
-        const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
-        const OperationFields fields = Mem::read(slot.fields);
-        if (!has_unclaimed_tiles<Mem>(slot, fields.epoch)) continue;
-        if (slot.shape->pipeline == PipelineRole::kResident) {
-          wants.resident_decode = wants.resident_decode || phase == Phase::kDecode;
-          continue;
-        }
-        if (phase == Phase::kDecode && !wants.main[p]) wants.footprint = fields.row_blocks;
-        wants.main[p] = true;
-      }
-    }
-    return wants;
   }
 
   SchedulerLimits limits_;

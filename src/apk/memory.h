@@ -13,6 +13,9 @@
 //        accesses (a race here is a bug that the sanitizer and the explorer report)
 //   void Mem::count(uint64_t*, uint64_t)                          statistics: relaxed, no control
 //                                                                 flow may depend on it
+//   auto Mem::begin_look(), void Mem::end_look(look, uint32_t result)
+//        brackets a look at shared words of which only `result` is remembered. Nothing happens on
+//        host and device; the explorer merges states that differ only in what was forgotten
 //
 // Order and scope are types, because the device built-ins want compile-time constants. Order says
 // what travels with the word; scope says between whom: the threads of a CTA, the CTAs of a cluster

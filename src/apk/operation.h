@@ -38,10 +38,13 @@ struct OperationTemplate {
   uint32_t reduce_tokens = 0;  // tokens of a Reduce tile; 0: this phase has no reduction
   // Row tiles of one expert that are walked together, column by column (tile_order.h).
   uint32_t row_group = 1;
+  // Row blocks that a claimer of Down tiles looks at in one go, from the first live one on; their
+  // loads are independent, so on the GPU they overlap.
+  uint32_t down_scan_window = 8;
   // Commits that make a tile complete: the members of a cluster that each write, and commit, a part
   // of it (no barrier over the cluster at the end of a tile).
   uint32_t commits_per_tile = 1;
-  uint32_t max_row_blocks = 0;  // capacity: sum over experts of ceil(m_e / M_t)
+  uint32_t max_row_blocks = 0;  // capacity: sum over experts of ceil(m_e / M_t), at most 65535
   uint32_t max_tokens = 0;      // capacity of the reduction
 
   EXPERTPLEX_HOST_DEVICE constexpr uint32_t gate_up_columns() const {
@@ -96,12 +99,13 @@ constexpr const char* operation_fault_name(OperationFault fault) {
 EXPERTPLEX_HOST_DEVICE constexpr OperationFault check_template(const OperationTemplate& t) {
   if (t.experts == 0 || t.hidden == 0 || t.intermediate == 0 || t.gate_up.rows == 0 ||
       t.gate_up.columns == 0 || t.down.rows == 0 || t.down.columns == 0 || t.row_group == 0 ||
-      t.commits_per_tile == 0 || t.max_row_blocks == 0) {
+      t.commits_per_tile == 0 || t.down_scan_window == 0 || t.max_row_blocks == 0) {
     return OperationFault::kEmptyShape;
   }
   if (t.gate_up.rows != t.down.rows) return OperationFault::kRowsDiffer;
   if (t.phase == Phase::kDecode && t.reduce_tokens > 0) return OperationFault::kDecodeReduces;
   if (t.experts > UINT16_MAX) return OperationFault::kTooManyExperts;
+  if (t.max_row_blocks > UINT16_MAX) return OperationFault::kTooManyRowBlocks;
   const uint64_t columns =
       t.gate_up_columns() > t.down_columns() ? t.gate_up_columns() : t.down_columns();
   if (t.max_row_blocks * columns >= kMaxTilesPerOperation / t.commits_per_tile)

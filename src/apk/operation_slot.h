@@ -23,10 +23,6 @@
 
 namespace expertplex::apk {
 
-// Claimers look at this many row blocks from the cursor on: their loads are independent, so on the
-// GPU they overlap.
-constexpr uint32_t kDownScanWindow = 8;
-
 // All device scope. Zero-initialised memory is a free slot.
 struct alignas(64) OperationWords {
   // Claim words (claim_word.h). Opened by the agent (publish) with release; claimed by pipeline
@@ -36,13 +32,11 @@ struct alignas(64) OperationWords {
   // rows; what becomes visible besides: all Down outputs. An operation without reduction has it
   // exhausted from the start.
   uint64_t reduce_claim = 0;
-  // {epoch, row blocks}. Writer: agent at publish, relaxed; readers: claimers, relaxed. A stale
-  // value only misdirects a look at down_claim, whose words say themselves what they hold.
-  uint64_t down_span = 0;
-  // {epoch, first row block that may have unclaimed Down tiles}: a hint, relaxed both ways.
-  // Claimers move it past exhausted blocks; of another epoch it reads as 0; moved back by a late
-  // writer it costs a look, nothing else.
-  uint64_t down_cursor = 0;
+  // {epoch:32, row blocks:16, cursor:16}; cursor: the first row block that may have unclaimed Down
+  // tiles. Set by the agent at publish, relaxed; claimers and the agent move the cursor past
+  // exhausted row blocks with one compare-exchange, relaxed, and do not mind losing it. Orders
+  // nothing: the words of down_claim say themselves what they hold.
+  uint64_t down_progress = 0;
 
   // Tiles committed. Writers: committers, acquire-release: the last one sees all outputs of the
   // stage and hands them on with the word that it opens, or to the caller that publishes the done
@@ -79,43 +73,54 @@ EXPERTPLEX_HOST_DEVICE constexpr uint64_t pack_epoch_value(uint32_t epoch, uint3
 
 namespace detail {
 
-// A look at the row blocks from the cursor on.
-struct DownScan {
+// OperationWords::down_progress, unpacked.
+struct DownProgress {
   uint32_t epoch = 0;
   uint32_t row_blocks = 0;
   uint32_t cursor = 0;
 };
 
+EXPERTPLEX_HOST_DEVICE constexpr uint64_t pack_down_progress(const DownProgress& p) {
+  return uint64_t{p.epoch} << 32 | p.row_blocks << 16 | p.cursor;
+}
+
+EXPERTPLEX_HOST_DEVICE constexpr DownProgress unpack_down_progress(uint64_t word) {
+  const uint32_t low = static_cast<uint32_t>(word);
+  return {static_cast<uint32_t>(word >> 32), low >> 16, low & 0xFFFF};
+}
+
+// Row blocks that one look covers: [cursor, end).
+EXPERTPLEX_HOST_DEVICE constexpr uint32_t scan_end(const OperationTemplate& shape,
+                                                   const DownProgress& seen) {
+  return min_u32(seen.row_blocks, seen.cursor + shape.down_scan_window);
+}
+
+// Moves by half a window or more, so that not every row block costs a compare-exchange.
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE DownScan start_down_scan(const SlotView& slot) {
-  const uint64_t span = Mem::load(&slot.words->down_span, Relaxed{}, DeviceScope{});
-  const uint64_t cursor = Mem::load(&slot.words->down_cursor, Relaxed{}, DeviceScope{});
-  DownScan scan;
-  scan.epoch = static_cast<uint32_t>(span >> 32);
-  scan.row_blocks = static_cast<uint32_t>(span);
-  if (static_cast<uint32_t>(cursor >> 32) == scan.epoch)
-    scan.cursor = static_cast<uint32_t>(cursor);
-  return scan;
+EXPERTPLEX_HOST_DEVICE void move_cursor(const SlotView& slot, const DownProgress& seen,
+                                        uint32_t cursor) {
+  if (cursor == seen.cursor || (cursor - seen.cursor) * 2 < slot.shape->down_scan_window) return;
+  const DownProgress moved{seen.epoch, seen.row_blocks, cursor};
+  Mem::compare_exchange(&slot.words->down_progress, pack_down_progress(seen),
+                        pack_down_progress(moved), Relaxed{}, DeviceScope{});
 }
 
 template <typename Mem>
 EXPERTPLEX_HOST_DEVICE bool claim_down_tile(const SlotView& slot, TileDescriptor* tile) {
-  const DownScan scan = start_down_scan<Mem>(slot);
-  const uint32_t end = detail::min_u32(scan.row_blocks, scan.cursor + kDownScanWindow);
-  uint32_t first_live = scan.cursor;
+  const DownProgress seen =
+      unpack_down_progress(Mem::load(&slot.words->down_progress, Relaxed{}, DeviceScope{}));
+  const uint32_t end = scan_end(*slot.shape, seen);
+  uint32_t first_live = seen.cursor;
   ClaimTicket ticket;
-  uint32_t block = scan.cursor;
+  uint32_t block = seen.cursor;
   for (; block < end; ++block) {
-    const uint64_t seen = Mem::load(&slot.down_claim[block], Relaxed{}, DeviceScope{});
-    ticket = try_claim_seen<Mem>(&slot.down_claim[block], seen);
+    const uint64_t word = Mem::load(&slot.down_claim[block], Relaxed{}, DeviceScope{});
+    ticket = try_claim_seen<Mem>(&slot.down_claim[block], word);
     if (ticket.remaining > 0) break;
-    const bool exhausted = claim_epoch(seen) == scan.epoch;
+    const bool exhausted = claim_epoch(word) == seen.epoch;
     if (exhausted && first_live == block) first_live = block + 1;
   }
-  if (first_live != scan.cursor) {
-    Mem::store(&slot.words->down_cursor, pack_epoch_value(scan.epoch, first_live), Relaxed{},
-               DeviceScope{});
-  }
+  move_cursor<Mem>(slot, seen, first_live);
   if (ticket.remaining == 0) return false;
   const uint32_t column = slot.shape->down_columns() - ticket.remaining;
   *tile = down_tile<Mem>(slot.view(), Mem::read(slot.fields), block, column);
@@ -139,15 +144,14 @@ EXPERTPLEX_HOST_DEVICE bool commit_one(uint32_t* counter, uint32_t total) {
 
 }  // namespace detail
 
-// Agent: makes the instantiated operation claimable. False: it has no tiles, nothing was published,
-// the slot stays free and the operation is done as it stands.
+// Agent: makes the instantiated operation claimable. REQUIRES: it has tiles; the slot is free.
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE bool publish_operation(const SlotView& slot) {
+EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot) {
   const OperationFields f = Mem::read(slot.fields);
-  if (f.tiles() == 0) return false;
   OperationWords& words = *slot.words;
   Mem::store(&words.state, pack_epoch_value(f.epoch, 1), Relaxed{}, DeviceScope{});
-  Mem::store(&words.down_span, pack_epoch_value(f.epoch, f.row_blocks), Relaxed{}, DeviceScope{});
+  Mem::store(&words.down_progress, detail::pack_down_progress({f.epoch, f.row_blocks, 0}),
+             Relaxed{}, DeviceScope{});
   if (f.reduce_tiles == 0) {
     Mem::store(&words.reduce_claim, pack_claim_word(f.epoch, 0), Relaxed{}, DeviceScope{});
   }
@@ -156,7 +160,6 @@ EXPERTPLEX_HOST_DEVICE bool publish_operation(const SlotView& slot) {
   } else {
     detail::open_claim<Mem>(&words.reduce_claim, f.epoch, f.reduce_tiles);
   }
-  return true;
 }
 
 // Takes the next tile whose dependencies are committed; false: there is none now.
@@ -170,6 +173,7 @@ EXPERTPLEX_HOST_DEVICE bool claim_tile(const SlotView& slot, TileDescriptor* til
     return true;
   }
   if (detail::claim_down_tile<Mem>(slot, tile)) return true;
+  if (slot.shape->reduce_tokens == 0) return false;
   ticket = try_claim<Mem>(&words.reduce_claim);
   if (ticket.remaining == 0) return false;
   const OperationFields f = Mem::read(slot.fields);
@@ -211,28 +215,36 @@ EXPERTPLEX_HOST_DEVICE void retire_operation(const SlotView& slot, uint32_t epoc
   Mem::store(&slot.words->state, pack_epoch_value(epoch, 0), Release{}, DeviceScope{});
 }
 
-// True while the operation with this epoch may have tiles that nobody has claimed (whether or not
-// they are claimable now). Moves the cursor on. May say true a few looks too long, never false too
+// Whether the operation in the slot may have tiles that nobody has claimed (claimable now or not),
+// and its row blocks. Moves the cursor on. May say true a few looks too long, never false too
 // early.
+struct UnclaimedTiles {
+  bool any = false;
+  uint32_t epoch = 0;
+  uint32_t row_blocks = 0;
+};
+
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE bool has_unclaimed_tiles(const SlotView& slot, uint32_t epoch) {
+EXPERTPLEX_HOST_DEVICE UnclaimedTiles find_unclaimed_tiles(const SlotView& slot) {
   OperationWords& words = *slot.words;
-  const detail::DownScan scan = detail::start_down_scan<Mem>(slot);
-  if (scan.epoch != epoch) return false;
-  if (claim_remaining(Mem::load(&words.gate_up_claim, Relaxed{}, DeviceScope{})) > 0) return true;
-  uint32_t live = scan.cursor;
-  const uint32_t end = detail::min_u32(scan.row_blocks, scan.cursor + kDownScanWindow);
-  while (live < end) {
+  const detail::DownProgress seen =
+      detail::unpack_down_progress(Mem::load(&words.down_progress, Relaxed{}, DeviceScope{}));
+  UnclaimedTiles found{true, seen.epoch, seen.row_blocks};
+  const uint64_t gate_up = Mem::load(&words.gate_up_claim, Relaxed{}, DeviceScope{});
+  if (claim_remaining(gate_up) > 0) return found;
+  uint32_t live = seen.cursor;
+  const uint32_t end = detail::scan_end(*slot.shape, seen);
+  for (; live < end; ++live) {
     const uint64_t word = Mem::load(&slot.down_claim[live], Relaxed{}, DeviceScope{});
-    if (claim_epoch(word) != epoch || claim_remaining(word) > 0) break;
-    ++live;
+    if (claim_epoch(word) != seen.epoch || claim_remaining(word) > 0) break;
   }
-  if (live != scan.cursor) {
-    Mem::store(&words.down_cursor, pack_epoch_value(epoch, live), Relaxed{}, DeviceScope{});
-  }
-  if (live < scan.row_blocks) return true;
+  detail::move_cursor<Mem>(slot, seen, live);
+  if (live < seen.row_blocks) return found;
+  found.any = false;
+  if (slot.shape->reduce_tokens == 0) return found;
   const uint64_t reduce = Mem::load(&words.reduce_claim, Relaxed{}, DeviceScope{});
-  return claim_epoch(reduce) != epoch || claim_remaining(reduce) > 0;
+  found.any = claim_epoch(reduce) != seen.epoch || claim_remaining(reduce) > 0;
+  return found;
 }
 
 }  // namespace expertplex::apk

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "apk/budget.h"
+#include "base/host_device.h"
 
 namespace expertplex::apk {
 
@@ -24,6 +25,21 @@ enum class SwitchMode : uint8_t {
 // freely, keep at most 2 or 1 unconsumed k-blocks in flight, or load nothing. A pause never selects
 // a tile, so each producer may read it alone.
 enum class PausePolicy : uint8_t { kNever = 0, kWindow2 = 1, kWindow1 = 2, kAll = 3 };
+
+// How many k-blocks a prefill producer may have in flight, of a ring of `depth` stages.
+EXPERTPLEX_HOST_DEVICE constexpr uint32_t loads_in_flight(PausePolicy pause, uint32_t depth) {
+  switch (pause) {
+    case PausePolicy::kNever:
+      return depth;
+    case PausePolicy::kWindow2:
+      return depth < 2 ? depth : 2;
+    case PausePolicy::kWindow1:
+      return depth < 1 ? depth : 1;
+    case PausePolicy::kAll:
+      break;
+  }
+  return 0;
+}
 
 struct SharingPolicy {
   SwitchMode mode = SwitchMode::kTileSwitching;

@@ -52,9 +52,11 @@ struct PipelineState {
   uint32_t cluster = 0;
   PipelineRole role = PipelineRole::kMain;
   bool parked = false;   // parked_tile waits to be resumed
-  bool started = false;  // last_tile holds a tile
+  bool started = false;  // the last_ fields hold a tile's operation
+  Phase last_phase = Phase::kPrefill;
+  uint8_t last_slot = 0;
+  uint32_t last_epoch = 0;
   TileDescriptor parked_tile;
-  TileDescriptor last_tile;
 };
 
 template <typename Mem>
@@ -82,11 +84,11 @@ class TileScheduler {
     }
     if (pipeline.parked) return next_while_parked(pipeline, decision);
     if (!decision.preempt && pipeline.started) {
-      const TileDescriptor& last = pipeline.last_tile;
-      const SlotView slot = layout_.slot(base_, limits_, last.phase, last.slot);
+      const SlotView slot = layout_.slot(base_, pipeline.last_tile.phase, pipeline.last_tile.slot);
       Claim claim;
       if (claim_tile<Mem>(slot, &claim.tile)) return taken(pipeline, claim);
-      if (has_unclaimed_tiles<Mem>(slot, last.epoch)) return {};
+      const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(slot);
+      if (unclaimed.any && unclaimed.epoch == pipeline.last_tile.epoch) return {};
     }
     const Claim own = take(pipeline, decision.main_phase, false);
     if (own.status == ClaimStatus::kTile || !decision.lend) return own;
@@ -119,19 +121,20 @@ class TileScheduler {
   // operation: all its tiles are committed and visible to the caller, which retires the slot and
   // then publishes the done word.
   EXPERTPLEX_HOST_DEVICE bool commit(const TileDescriptor& tile) {
-    return commit_tile<Mem>(layout_.slot(base_, limits_, tile.phase, tile.slot), tile);
+    return commit_tile<Mem>(layout_.slot(base_, tile.phase, tile.slot), tile);
   }
 
   // Frees the slot of a finished operation. Before the done word: afterwards the sender may send
   // into the slot again, and the agent would find it busy.
   EXPERTPLEX_HOST_DEVICE void retire(const TileDescriptor& tile) {
-    retire_operation<Mem>(layout_.slot(base_, limits_, tile.phase, tile.slot), tile.epoch);
+    Mem::count(&layout_.shared(base_)->retired[phase_index(tile.phase)], 1);
+    retire_operation<Mem>(layout_.slot(base_, tile.phase, tile.slot), tile.epoch);
   }
 
   // The fields of the operation that a claimed, not yet committed tile belongs to (or, for the one
   // who was told that it finished, not yet retired).
   EXPERTPLEX_HOST_DEVICE OperationFields operation(const TileDescriptor& tile) const {
-    return Mem::read(layout_.slot(base_, limits_, tile.phase, tile.slot).fields);
+    return Mem::read(layout_.slot(base_, tile.phase, tile.slot).fields);
   }
 
   // Ends the work of all clusters: after the agent's next decision every next() says kAbort.
@@ -175,16 +178,18 @@ class TileScheduler {
 
   // The first claimable tile of the phase's operations that this pipeline computes, oldest first.
   EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed) {
+    const auto look = Mem::begin_look();
     const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
     uint64_t rest = Mem::load(window, Acquire{}, DeviceScope{});
     for (; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, limits_, phase, (rest & 0xFF) - 1);
+      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
       if (slot.shape->pipeline != pipeline.role) continue;
       Claim claim;
       if (!claim_tile<Mem>(slot, &claim.tile)) continue;
       claim.tile.borrowed = borrowed;
       return taken(pipeline, claim);
     }
+    Mem::end_look(look, 0);
     return {};
   }
 
@@ -198,7 +203,9 @@ class TileScheduler {
       Mem::count(&counters->switches, 1);
     }
     pipeline.started = true;
-    pipeline.last_tile = tile;
+    pipeline.last_tile.phase = tile.phase;
+    pipeline.last_tile.slot = tile.slot;
+    pipeline.last_tile.epoch = tile.epoch;
     return claim;
   }
 

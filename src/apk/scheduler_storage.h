@@ -74,75 +74,86 @@ struct alignas(128) SharedState {
   alignas(64) AgentPrivate agent;
   // Statistics, relaxed.
   uint64_t submitted[kPhaseCount] = {};
-  uint64_t queue_depth[kPhaseCount] = {};  // operations in flight or waiting, at the last decision
-  uint64_t decisions = 0;                  // decisions that changed a preempt word
+  uint64_t retired[kPhaseCount] = {};
+  uint64_t decisions = 0;  // decisions that changed a preempt word
 };
 
-// Where everything lies. One list: size and addresses both come from it.
+// Where everything lies: shared state, clusters, prefill slots, decode slots; in a slot, its head
+// and then its arrays. Computed from the limits each time, so that a kernel keeps no table in
+// registers.
 class StorageLayout {
  public:
-  EXPERTPLEX_HOST_DEVICE constexpr explicit StorageLayout(const SchedulerLimits& limits) {
-    add(sizeof(SharedState));
-    clusters_ = add(sizeof(ClusterState) * limits.clusters);
-    for (uint32_t p = 0; p < kPhaseCount; ++p) {
-      const size_t slots = limits.slots[p];
-      templates_[p] = add(sizeof(OperationTemplate) * slots);
-      fields_[p] = add(sizeof(OperationFields) * slots);
-      words_[p] = add(sizeof(OperationWords) * slots);
-      experts_[p] = add(sizeof(ExpertRows) * limits.experts * slots);
-      block_expert_[p] = add(sizeof(uint16_t) * limits.row_blocks[p] * slots);
-      gate_up_committed_[p] = add(sizeof(uint32_t) * limits.row_blocks[p] * slots);
-      down_claim_[p] = add(sizeof(uint64_t) * limits.row_blocks[p] * slots);
-    }
+  EXPERTPLEX_HOST_DEVICE constexpr explicit StorageLayout(const SchedulerLimits& limits)
+      : limits_(limits) {}
+
+  EXPERTPLEX_HOST_DEVICE constexpr size_t bytes() const {
+    return slot_offset(Phase::kDecode, limits_.slots[1]);
   }
-
-  EXPERTPLEX_HOST_DEVICE constexpr size_t bytes() const { return bytes_; }
-
   EXPERTPLEX_HOST_DEVICE SharedState* shared(void* base) const {
     return static_cast<SharedState*>(base);
   }
   EXPERTPLEX_HOST_DEVICE ClusterState* cluster(void* base, uint32_t index) const {
-    return at<ClusterState>(base, clusters_) + index;
+    return at<ClusterState>(base, kClusters) + index;
   }
   EXPERTPLEX_HOST_DEVICE OperationTemplate* operation_template(void* base, Phase phase,
                                                                uint32_t slot) const {
-    return at<OperationTemplate>(base, templates_[phase_index(phase)]) + slot;
+    return &at<SlotHead>(base, slot_offset(phase, slot))->shape;
   }
-  EXPERTPLEX_HOST_DEVICE SlotView slot(void* base, const SchedulerLimits& limits, Phase phase,
-                                       uint32_t slot) const {
-    const uint32_t p = phase_index(phase);
-    const size_t first_block = size_t{limits.row_blocks[p]} * slot;
+  EXPERTPLEX_HOST_DEVICE SlotView slot(void* base, Phase phase, uint32_t slot) const {
+    const uint32_t blocks = row_blocks(phase);
+    size_t offset = slot_offset(phase, slot);
+    SlotHead* head = at<SlotHead>(base, offset);
     SlotView view;
-    view.shape = at<OperationTemplate>(base, templates_[p]) + slot;
-    view.fields = at<OperationFields>(base, fields_[p]) + slot;
-    view.words = at<OperationWords>(base, words_[p]) + slot;
-    view.experts = at<ExpertRows>(base, experts_[p]) + size_t{limits.experts} * slot;
-    view.block_expert = at<uint16_t>(base, block_expert_[p]) + first_block;
-    view.gate_up_committed = at<uint32_t>(base, gate_up_committed_[p]) + first_block;
-    view.down_claim = at<uint64_t>(base, down_claim_[p]) + first_block;
+    view.shape = &head->shape;
+    view.fields = &head->fields;
+    view.words = &head->words;
+    offset += kSlotHeadBytes;
+    view.down_claim = at<uint64_t>(base, offset);
+    offset += aligned(sizeof(uint64_t) * blocks);
+    view.gate_up_committed = at<uint32_t>(base, offset);
+    offset += aligned(sizeof(uint32_t) * blocks);
+    view.block_expert = at<uint16_t>(base, offset);
+    offset += aligned(sizeof(uint16_t) * blocks);
+    view.experts = at<ExpertRows>(base, offset);
     return view;
   }
 
  private:
-  EXPERTPLEX_HOST_DEVICE constexpr size_t add(size_t size) {
-    const size_t offset = bytes_;
-    bytes_ += (size + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
-    return offset;
+  struct SlotHead {
+    OperationTemplate shape;
+    alignas(64) OperationFields fields;
+    OperationWords words;
+  };
+
+  EXPERTPLEX_HOST_DEVICE static constexpr size_t aligned(size_t size) {
+    return (size + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+  }
+  static constexpr size_t kClusters =
+      (sizeof(SharedState) + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+  static constexpr size_t kSlotHeadBytes =
+      (sizeof(SlotHead) + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment;
+
+  // No array is indexed by a phase: that would put it into local memory on the GPU.
+  EXPERTPLEX_HOST_DEVICE constexpr uint32_t row_blocks(Phase phase) const {
+    return phase == Phase::kPrefill ? limits_.row_blocks[0] : limits_.row_blocks[1];
+  }
+  EXPERTPLEX_HOST_DEVICE constexpr size_t slot_bytes(Phase phase) const {
+    const size_t blocks = row_blocks(phase);
+    return kSlotHeadBytes + aligned(sizeof(uint64_t) * blocks) +
+           aligned(sizeof(uint32_t) * blocks) + aligned(sizeof(uint16_t) * blocks) +
+           aligned(sizeof(ExpertRows) * limits_.experts);
+  }
+  EXPERTPLEX_HOST_DEVICE constexpr size_t slot_offset(Phase phase, uint32_t slot) const {
+    size_t offset = kClusters + sizeof(ClusterState) * limits_.clusters;
+    if (phase == Phase::kDecode) offset += slot_bytes(Phase::kPrefill) * limits_.slots[0];
+    return offset + slot_bytes(phase) * slot;
   }
   template <typename T>
   EXPERTPLEX_HOST_DEVICE static T* at(void* base, size_t offset) {
     return reinterpret_cast<T*>(static_cast<char*>(base) + offset);
   }
 
-  size_t bytes_ = 0;
-  size_t clusters_ = 0;
-  size_t templates_[kPhaseCount] = {};
-  size_t fields_[kPhaseCount] = {};
-  size_t words_[kPhaseCount] = {};
-  size_t experts_[kPhaseCount] = {};
-  size_t block_expert_[kPhaseCount] = {};
-  size_t gate_up_committed_[kPhaseCount] = {};
-  size_t down_claim_[kPhaseCount] = {};
+  SchedulerLimits limits_;
 };
 
 // Bytes that the storage needs, aligned to kStorageAlignment.
