@@ -1,6 +1,8 @@
 // Byte-level BPE as `tokenizer.json` describes it: added (special) tokens, normalizer, pre-tokenizer
 // regexes, merges, byte decoder. Same ids as the `tokenizers` library gives, or a refusal at load
-// that names the unsupported component.
+// that names the unsupported component. (`truncation` and `padding` are not applied, as in other
+// servers; code points of the newest Unicode versions may be classed differently by the two regex
+// engines.)
 //
 // Thread rules: immutable after loading; encode and decode may be called from any thread.
 #pragma once
@@ -23,8 +25,9 @@ class Tokenizer {
   ~Tokenizer();
 
   // Text to ids. Special tokens written in the text become their ids only if `parse_special` (chat
-  // templates); otherwise they are ordinary text, so that a user cannot forge a turn. `add_special`
-  // applies the post-processor (a BOS token where the model has one). Invalid UTF-8 is an error.
+  // templates); otherwise they are ordinary text, so that a user cannot forge a turn. Added tokens that
+  // are not special (`<think>`) always become their ids. `add_special` applies the post-processor (a BOS
+  // token where the model has one). Invalid UTF-8 is an error.
   Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special,
                                       bool add_special = false) const;
 
