@@ -52,10 +52,12 @@ struct PipelineState {
   uint32_t cluster = 0;
   PipelineRole role = PipelineRole::kMain;
   bool parked = false;   // parked_tile waits to be resumed
-  bool started = false;  // the last_ fields hold a tile's operation
-  Phase last_phase = Phase::kPrefill;
-  uint8_t last_slot = 0;
-  uint32_t last_epoch = 0;
+  bool started = false;  // last_tile says where the last tile came from
+  struct {
+    Phase phase = Phase::kPrefill;
+    uint8_t slot = 0;
+    uint32_t epoch = 0;
+  } last_tile;
   TileDescriptor parked_tile;
 };
 
