@@ -23,8 +23,8 @@
 namespace expertplex::cpu {
 
 constexpr uint32_t kDecodeTileRows = 16;
-constexpr double kPrefillTileFlops = 4 << 20;
-constexpr double kDecodeTileFlops = 1 << 20;
+constexpr double kPrefillTileFlops = 8 << 20;
+constexpr double kDecodeTileFlops = 2 << 20;
 constexpr uint32_t kColumnStep = 32;
 constexpr uint32_t kReduceTileBytes = 256 << 10;  // read by one reduction tile, about
 constexpr int kMaxClusters = 64;

@@ -143,11 +143,11 @@ void CpuMoeExecutor::run_worker(uint32_t cluster) {
   MoeCompute::Workspace workspace = compute_->make_workspace();
   apk::PipelineState pipeline;
   pipeline.cluster = cluster;
+  bool was_prefill = false;    // the last tile
   Nanoseconds idle_since = 0;  // 0: has just worked
   while (!aborted()) {
     const uint32_t ticket = window_->bell_ticket(kMoeReadyBell);
     const bool looked = look();
-    const bool was_prefill = pipeline.started && pipeline.last_tile.phase == Phase::kPrefill;
     const apk::Claim claim = scheduler_.next(pipeline);
     if (claim.status == ClaimStatus::kAbort) return;
     if (claim.status == ClaimStatus::kTile) {
@@ -155,6 +155,7 @@ void CpuMoeExecutor::run_worker(uint32_t cluster) {
           inbox_.open_operations(Phase::kPrefill) > 0) {
         preemptions_.fetch_add(1, std::memory_order_relaxed);
       }
+      was_prefill = claim.tile.phase == Phase::kPrefill;
       work(claim.tile, workspace);
       idle_since = 0;
       continue;
