@@ -1,0 +1,52 @@
+// `expertplex bench`: measurements, each a subcommand.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "bench/cpu_bench.h"
+#include "cli/verbs.h"
+
+namespace expertplex::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "\nExamples:\n"
+    "  expertplex bench cpu                                  about two minutes on two cores\n"
+    "  expertplex bench cpu --summary results/summary.json   what './dev bench' runs";
+
+// The running binary, which the bench starts again as a server.
+Result<std::string> own_path() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0) return make_error(ErrorCode::kInternal, "/proc/self/exe: cannot read");
+  return std::string(path, static_cast<size_t>(length));
+}
+
+Result<void> run_cpu(bench::CpuBenchOptions options) {
+  EXPERTPLEX_ASSIGN(options.binary, own_path());
+  return bench::run_cpu_bench(options);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("bench", "Measure");
+  verb->require_subcommand(1);
+  verb->footer(kFooter);
+  CLI::App* cpu = verb->add_subcommand(
+      "cpu", "Throughput, time to first token and inter-token latency over HTTP, on the CPU backend");
+  const auto options = std::make_shared<bench::CpuBenchOptions>();
+  cpu->add_option("--model", options->model, "Model directory; the bundled one if left out")
+      ->type_name("DIR");
+  cpu->add_option("--summary", options->summary_path, "Write the rows into this summary.json")
+      ->type_name("FILE");
+  cpu->add_option("--commit", options->commit, "Commit to write beside the rows")
+      ->capture_default_str();
+  cpu->add_option("--repetitions", options->repetitions, "Runs per number; the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  cpu->callback([options, &exit_code] { exit_code = exit_code_of(run_cpu(*options)); });
+}
+
+}  // namespace expertplex::cli
