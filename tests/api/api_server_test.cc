@@ -99,7 +99,7 @@ TEST_F(ApiServerTest, ChatStreamHasTheAgreedOrder) {
   engine_.step();
   ASSERT_TRUE(client.read_until("Hello"));
   engine_.step();
-  ASSERT_TRUE(client.read_until(", "));
+  ASSERT_TRUE(client.read_until(R"("content":", ")"));
   engine_.step();
   const RawResponse response = client.read_response();
   EXPECT_EQ(response.status, 200);
