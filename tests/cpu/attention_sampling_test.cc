@@ -89,7 +89,11 @@ TEST(Sampling, OnlyKeptTokensComeOutWithTheirProbabilities) {
   for (const auto& c : cases) {
     for (const bool ties : {false, true}) {
       const auto logits = random_logits(random, 40, ties);
-      SampleSpec spec{.temperature = c.temperature, .top_p = c.top_p, .top_k = c.top_k, .seed = 9};
+      SampleSpec spec{.temperature = c.temperature,
+                      .top_p = c.top_p,
+                      .top_k = c.top_k,
+                      .seed = 9,
+                      .forbidden = {}};
       const auto kept = kept_tokens(logits, spec);
       std::vector<double> share(logits.size(), 0.0);
       constexpr int kDraws = 20000;
@@ -111,7 +115,7 @@ TEST(Sampling, OnlyKeptTokensComeOutWithTheirProbabilities) {
 TEST(Sampling, TheDrawDependsOnSeedAndPositionOnly) {
   Random random(4);
   const auto logits = random_logits(random, 1000, false);
-  SampleSpec spec{.temperature = 3.0f, .top_p = 0.95f, .seed = 77};
+  SampleSpec spec{.temperature = 3.0f, .top_p = 0.95f, .seed = 77, .forbidden = {}};
   Sampler one(1000), other(1000);
   std::vector<int32_t> first;
   for (int position = 0; position < 64; ++position) {
@@ -153,7 +157,7 @@ TEST(Sampling, UniformIsUniform) {
 TEST(Sampling, LogitsThatAreNoNumbersAreReported) {
   std::vector<float> logits(30, std::numeric_limits<float>::quiet_NaN());
   Sampler sampler(30);
-  EXPECT_EQ(sampler.sample(logits, SampleSpec{.temperature = 1.0f}, 0), -1);
+  EXPECT_EQ(sampler.sample(logits, SampleSpec{.temperature = 1.0f, .forbidden = {}}, 0), -1);
 }
 
 TEST(ExpertChoice, MatchesTheDefinition) {
