@@ -1,0 +1,94 @@
+"""The verbs that need no server, and the command line itself."""
+
+import json
+
+import pytest
+
+from server import MODEL, assert_one_clear_line, run_cli
+
+GENERATE = ("generate", "--model", MODEL)
+
+
+def test_help_and_version():
+    code, out, _ = run_cli("--version")
+    assert code == 0 and out.startswith("expertplex 0.")
+    code, out, _ = run_cli("--help")
+    assert code == 0 and "serve" in out and "Examples:" in out
+    assert run_cli()[1] == out
+    for verb in ("serve", "generate", "info"):
+        code, out, _ = run_cli(verb, "--help")
+        assert code == 0 and "Examples:" in out and "--model" in out
+
+
+@pytest.mark.parametrize("arguments", [
+    ("dance",), ("serve", "--port", "nine"), ("serve", "--port", "70000"), ("serve", "--frobnicate"),
+    ("serve", "--preemption", "maybe"), ("serve", "--kv-cache-bytes", "many"),
+    ("generate", "x", "--temperature", "7"), ("generate", "x", "--max-tokens", "0"),
+    ("info", "--moe-servers", "1000"), ("serve", "--log-level", "loud"),
+])
+def test_wrong_command_lines(arguments):
+    code, out, err = run_cli(*arguments, "--model", MODEL) if arguments != ("dance",) \
+        else run_cli(*arguments)
+    if arguments[0] == "info":  # shows what does not fit, and why
+        assert code == 0 and "1000" in out
+        return
+    assert code == 2
+    assert_one_clear_line(err)
+
+
+def test_generate_is_deterministic_and_reads_stdin():
+    code, out, err = run_cli(*GENERATE, "The history of", "--max-tokens", 12, "--ignore-eos")
+    assert code == 0 and err == "" and len(out) > 1
+    assert run_cli(*GENERATE, "--max-tokens", 12, "--ignore-eos", stdin="The history of")[1] == out
+
+
+def test_generate_chat_with_stats():
+    code, out, err = run_cli(*GENERATE, "--chat", "Hello", "--system", "Be kind", "--stats",
+                             "--max-tokens", 8, "--temperature", 1, "--seed", 3)
+    assert code == 0 and out
+    assert "prompt " in err and "tokens/s" in err
+    again = run_cli(*GENERATE, "--chat", "Hello", "--system", "Be kind", "--max-tokens", 8,
+                    "--temperature", 1, "--seed", 3)
+    assert again[1] == out
+
+
+def test_generate_refuses_what_does_not_fit():
+    code, out, err = run_cli(*GENERATE, "word " * 20_000)
+    assert code == 2 and out == ""
+    assert_one_clear_line(err)
+
+
+def test_info_text():
+    code, out, err = run_cli("info", "--model", MODEL)
+    assert code == 0 and err == ""
+    for word in ("MiniMaxM2ForCausalLM", "expert share", "KV cache", "MoE buffers", "weights"):
+        assert word in out, out
+
+
+def test_info_json():
+    code, out, _ = run_cli("info", "--model", MODEL, "--json")
+    assert code == 0
+    info = json.loads(out)
+    config = json.loads((MODEL / "config.json").read_text())
+    assert info["layers"] == config["num_hidden_layers"]
+    assert info["moe"]["experts"] == config["num_local_experts"]
+    parameters = info["parameters"]
+    assert 0 < parameters["routed_experts"] < parameters["total"]
+    assert 0 < parameters["active_per_token"] < parameters["total"]
+    assert parameters["expert_share"] == pytest.approx(
+        parameters["routed_experts"] / parameters["total"])
+    memory = info["memory"]
+    kv_size = config["num_key_value_heads"] * config["head_dim"]
+    assert memory["kv_bytes_per_token"] % (2 * kv_size * config["num_hidden_layers"]) == 0
+    assert memory["weights_bytes"] >= sum(
+        path.stat().st_size for path in MODEL.glob("*.safetensors")) * 0.9
+    assert memory["fits"]
+
+
+def test_bundled_models_are_found(tmp_path):
+    code, out, _ = run_cli("info", "--json", env={"EXPERTPLEX_MODELS": str(MODEL)})
+    assert code == 0 and json.loads(out)["directory"].rstrip("/") == str(MODEL)
+    code, _, err = run_cli("info", "--model", "no-such-model")
+    assert code == 2
+    assert_one_clear_line(err)
+    assert "no model 'no-such-model'" in err
