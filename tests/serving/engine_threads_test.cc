@@ -6,63 +6,24 @@
 #include <thread>
 
 #include "base/random.h"
-#include "serving/collecting_sink.h"
+#include "serving/engine_fixture.h"
 #include "serving/fake_backend.h"
 
 namespace expertplex {
 namespace {
 
-std::string model_directory() { return EXPERTPLEX_SOURCE_DIR "/models/expertplex-mini"; }
-
-struct Fixture {
-  explicit Fixture(EngineConfig wanted = {}) : config(wanted), backend(wanted.decode_servers) {
-    spec = *load_model_spec(model_directory());
-    static const auto shared = *Tokenizer::load(model_directory());
-    tokenizer = shared;
+struct Fixture : EngineFixture {
+  explicit Fixture(EngineConfig config = {})
+      : EngineFixture(EXPERTPLEX_SOURCE_DIR "/models/expertplex-mini"),
+        backend(config.decode_servers) {
     if (config.kv_cache_bytes == 0) config.kv_cache_bytes = 8 << 20;
     if (config.max_model_len == 0) config.max_model_len = 512;
-    auto made = Engine::create(config, spec, std::make_shared<ModelWeights>(), tokenizer, backend);
-    EXPECT_TRUE(made.ok()) << made.error().message;
-    engine = std::move(*made);
+    weights = std::make_shared<ModelWeights>();
+    create(config, backend);
   }
+  ~Fixture() { engine.reset(); }
 
-  std::shared_ptr<CollectingSink> submit(std::vector<int32_t> prompt, int max_tokens,
-                                         RequestId* id = nullptr) {
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.sampling.max_tokens = max_tokens;
-    request.sampling.temperature = 0;
-    request.sampling.ignore_eos = true;
-    auto sink = std::make_shared<CollectingSink>();
-    const auto result = engine->submit(std::move(request), sink);
-    EXPECT_TRUE(result.ok()) << result.error().message;
-    if (id && result) *id = *result;
-    return sink;
-  }
-
-  std::vector<int32_t> prompt(Random& random, int max_length) const {
-    std::vector<int32_t> tokens(static_cast<size_t>(random.between(1, max_length)));
-    for (int32_t& token : tokens) {
-      token = static_cast<int32_t>(random.below(static_cast<uint64_t>(spec.vocab_size)));
-    }
-    return tokens;
-  }
-
-  void expect_nothing_held() {
-    const auto drained = engine->drain(30 * kSecond);
-    EXPECT_TRUE(drained.ok()) << drained.error().message;
-    const EngineStatistics s = engine->statistics();
-    EXPECT_EQ(s.running, 0);
-    EXPECT_EQ(s.waiting, 0);
-    EXPECT_EQ(s.kv_pages_used, 0);
-    EXPECT_EQ(s.handoff_slots_used, 0);
-  }
-
-  EngineConfig config;
   FakeBackend backend;
-  ModelSpec spec;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<Engine> engine;
 };
 
 EngineConfig layout(int prefill, int decode) {
@@ -92,9 +53,7 @@ TEST_P(Layouts, TokensAreRightWhateverTheBatching) {
   for (size_t i = 0; i < sinks.size(); ++i) {
     EXPECT_EQ(sinks[i]->wait(), FinishReason::kLength) << sinks[i]->error().message;
     EXPECT_EQ(sinks[i]->tokens(), true_tokens(asked[i].first, asked[i].second, f.spec.vocab_size));
-    EXPECT_EQ(sinks[i]->text(), f.tokenizer->decode(sinks[i]->tokens(), true).empty()
-                                    ? std::string()
-                                    : sinks[i]->text());
+    EXPECT_EQ(sinks[i]->text(), f.text_of(sinks[i]->tokens()));
   }
   f.expect_nothing_held();
   const EngineStatistics s = f.engine->statistics();
