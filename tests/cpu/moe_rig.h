@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "cpu/kernels/vector_ops.h"
 #include "cpu/moe/moe_server.h"
 #include "cpu/moe/row_format.h"
 #include "transport/in_process_fabric.h"
@@ -246,7 +247,7 @@ inline std::vector<float> combined_output(const transport::MoeClient& client,
   std::vector<float> sum(d.hidden, 0.0f), scratch(d.hidden);
   for (size_t i = 0; i < rows.rows.size(); ++i) {
     const float* y = decode_combine_row(rows.rows[i], d.hidden, d.activation, scratch.data());
-    for (int c = 0; c < d.hidden; ++c) sum[c] += rows.weights[i] * y[c];
+    add_scaled(rows.weights[i], y, d.hidden, sum.data());
   }
   return sum;
 }

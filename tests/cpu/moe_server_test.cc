@@ -94,12 +94,12 @@ TEST(MoeServer, OddShapes) {
   }
 }
 
-// Outputs of decode participant 0 (alone in its group) and prefill sender 0, with the other phase's
-// traffic beside them or not.
+// Outputs of decode participant 0 and prefill sender 0, each for itself or with another
+// participant's rows in the same operations, the other phase and another sender beside them.
 std::pair<std::vector<float>, std::vector<float>> outputs_of(MoeDimensions d,
                                                              const RandomMoeModel& model,
                                                              bool together, uint64_t* preemptions) {
-  d.decode_participants = 1;
+  d.decode_participants = together ? 2 : 1;
   MoeRig rig(d, model);
   EXPECT_EQ(rig.start(), "");
   std::shared_ptr<transport::MoeClient> decode = rig.connect(MoePhase::kDecode, 0);
@@ -109,6 +109,10 @@ std::pair<std::vector<float>, std::vector<float>> outputs_of(MoeDimensions d,
   auto decode_run = std::async(policy, [&] { return run_moe(rig, *decode, 1, 40, 20); });
   auto prefill_run = std::async(policy, [&] { return run_moe(rig, *prefill, 2, 10, 90); });
   auto noise_run = std::async(policy, [&] { return run_moe(rig, *noise, 3, 10, 90); });
+  if (together) {
+    std::shared_ptr<transport::MoeClient> other = rig.connect(MoePhase::kDecode, 1);
+    EXPECT_EQ(run_moe(rig, *other, 4, 40, 20).complaint, "");
+  }
   const MoeRun first = decode_run.get(), second = prefill_run.get();
   EXPECT_EQ(first.complaint, "");
   EXPECT_EQ(second.complaint, "");
@@ -138,6 +142,49 @@ TEST(MoeServer, BitsDoNotDependOnClustersPreemptionOrTheOtherPhase) {
     }
     EXPECT_GT(preemptions, 0u);
   }
+}
+
+// The reduction of prefill is the sum that an attention server makes of decode's rows, bit for bit:
+// float, ascending expert id.
+TEST(MoeServer, PrefillAddsUpWhatDecodeReturns) {
+  MoeDimensions d = with(DataType::kBf16, MoeActivation::kNative);
+  d.moe_servers = d.decode_participants = 1;
+  d.top_k = 5;
+  const RandomMoeModel model(d, 11);
+  MoeRig rig(d, model);
+  ASSERT_EQ(rig.start(), "");
+  const auto decode = rig.connect(MoePhase::kDecode, 0);
+  const auto prefill = rig.connect(MoePhase::kPrefill, 0);
+  Random random(1);
+  for (int i = 0; i < 20; ++i) {
+    const MoeRows rows = draw_moe_rows(random, d, d.max_decode_rows);
+    for (transport::MoeClient* client : {decode.get(), prefill.get()}) {
+      ASSERT_TRUE(client->begin_iteration());
+      ASSERT_TRUE(
+          client->dispatch(0, rows.encoded, {rows.tokens(), d.top_k, rows.ids, rows.weights}));
+      ASSERT_TRUE(client->combine(0));
+    }
+    for (int t = 0; t < rows.tokens(); ++t) {
+      ASSERT_EQ(combined_output(*decode, d, t), combined_output(*prefill, d, t));
+    }
+  }
+  EXPECT_EQ(rig.stop(), "");
+}
+
+TEST(MoeServer, AStoppedServerIsNotWaitedFor) {
+  const MoeDimensions d;
+  const RandomMoeModel model(d, 12);
+  MoeRig rig(d, model);
+  ASSERT_EQ(rig.start(), "");
+  const auto client = rig.connect(MoePhase::kPrefill, 0);
+  EXPECT_EQ(run_moe(rig, *client, 1, 2, 20).complaint, "");
+  ASSERT_TRUE(client->begin_iteration());
+  ASSERT_TRUE(client->skip_iteration());  // ready: finished before the stop
+  EXPECT_EQ(rig.stop(), "");
+  EXPECT_EQ(rig.servers[0]->statistics().prefill_operations % d.layers, 0u);
+  ASSERT_TRUE(client->begin_iteration());
+  ASSERT_TRUE(client->dispatch(0, {}, {0, d.top_k, {}, {}}));
+  EXPECT_EQ(client->combine(0).error().code, ErrorCode::kCancelled);
 }
 
 TEST(MoeServer, TenThousandSmallOperationsOfBothPhases) {

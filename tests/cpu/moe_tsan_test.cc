@@ -43,7 +43,7 @@ void both_phases(MoeActivation activation, int clusters) {
   const RandomMoeModel model(d, 1);
   MoeRig rig(d, model);
   require(rig.start().empty(), "start");
-  for (auto& run : start_traffic(rig, 15, 40)) {
+  for (auto& run : start_traffic(rig, 10, 40)) {
     const std::string complaint = run.get().complaint;
     require(complaint.empty(), complaint);
   }
@@ -54,7 +54,7 @@ void both_phases(MoeActivation activation, int clusters) {
 void abort_in_flight() {
   const MoeDimensions d;
   const RandomMoeModel model(d, 2);
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     MoeRig rig(d, model);
     require(rig.start().empty(), "start");
     auto runs = start_traffic(rig, 100'000, 40);

@@ -106,7 +106,7 @@ Result<std::optional<uint32_t>> MoeInbox::arrived(Channel& channel) {
           : static_cast<uint64_t>(b.max_prefill_tokens);
   uint32_t sum = 0;
   int missing = -1, present = 0;
-  for (int p = 0; channel.mask >> p != 0; ++p) {
+  for (int p = 0; p < transport::kMaxDecodeParticipants; ++p) {
     if ((channel.mask >> p & 1) == 0) continue;
     const size_t word = plan_.layout.ready_word(channel.index, channel.next_layer, p);
     const WordValue ready = unpack(window_->load(word));
@@ -126,7 +126,6 @@ Result<std::optional<uint32_t>> MoeInbox::arrived(Channel& channel) {
     }
     ++present;
     sum += ready.value - 1;
-    if (p + 1 == transport::kMaxDecodeParticipants) break;
   }
   if (missing < 0) {
     channel.incomplete_since = 0;

@@ -23,6 +23,12 @@ constexpr Nanoseconds kParkLimit = kSecond;  // how often an idle worker looks b
 constexpr int kPrefillNice = 5;
 constexpr uint32_t kAbortReason = 1;
 
+// q of the plan: the clusters that prefer decode when an operation has the expected footprint.
+uint32_t decode_clusters(const MoePlan& plan) {
+  const uint32_t expected = plan.policy.budget.expected_footprint_milli / 1000;
+  return apk::contended_decode_clusters(plan.policy.budget, expected, plan.limits.clusters);
+}
+
 }  // namespace
 
 void CpuMoeExecutor::FreeStorage::operator()(void* storage) const { std::free(storage); }
@@ -58,8 +64,7 @@ CpuMoeExecutor::CpuMoeExecutor(const MoePlan& plan, const MoeServerConfig& confi
                                std::unique_ptr<void, FreeStorage> storage)
     : plan_(plan),
       name_(fmt::format("MoE server {}", config.index)),
-      contended_decode_clusters_(
-          apk::contended_decode_clusters(plan.policy.budget, 1, plan.limits.clusters)),
+      decode_clusters_(decode_clusters(plan)),
       window_(std::move(window)),
       compute_(std::move(compute)),
       storage_(std::move(storage)),
@@ -104,6 +109,7 @@ Result<void> CpuMoeExecutor::stop(Nanoseconds limit) {
   if (late) abort();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
+  window_->raise_abort();  // who still waits for this server is told at once
   if (auto reason = failure()) return *reason;
   if (late) return *late;
   return {};
@@ -132,7 +138,7 @@ std::optional<Error> CpuMoeExecutor::failure() const {
 bool CpuMoeExecutor::aborted() const { return aborted_ || window_->aborted(); }
 
 void CpuMoeExecutor::lower_priority(uint32_t cluster) const {
-  if (cluster < contended_decode_clusters_) return;
+  if (cluster < decode_clusters_) return;
   // On Linux a thread id names that thread alone. Without the right to it nothing is lost but
   // speed.
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kPrefillNice);

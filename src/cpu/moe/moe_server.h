@@ -70,11 +70,11 @@ class CpuMoeExecutor final : public MoeExecutor {
 
   const MoePlan plan_;
   const std::string name_;
-  const uint32_t contended_decode_clusters_;
+  const uint32_t decode_clusters_;  // [0, this) prefer decode under contention
   std::shared_ptr<transport::Window> window_;
   std::unique_ptr<MoeCompute> compute_;
   std::unique_ptr<void, FreeStorage> storage_;
-  mutable Scheduler scheduler_;
+  Scheduler scheduler_;
   MoeInbox inbox_;
 
   std::atomic<bool> stopping_{false}, aborted_{false};
