@@ -1,6 +1,7 @@
 // HttpServer: HTTP/1.1 for thousands of open streams on one io thread. Keep-alive, pipelining (one
 // request of a connection at a time, answers in order), chunked streams, Expect: 100-continue. A
-// client that goes away is noticed at once, also while its answer is still being computed.
+// client that goes away is noticed at once, also while its answer is still being computed; the end of
+// its input counts as that.
 // Everything has a limit: headers, body, time to read them, unread output, connections.
 //
 // Errors: listening fails with one clear line. Requests that cannot be parsed are answered by the
@@ -25,6 +26,8 @@ struct HttpServerOptions {
   int port = 8000;  // 0: a free one
   size_t max_header_bytes = size_t{64} << 10;
   size_t max_body_bytes = size_t{32} << 20;
+  // Bodies of all requests that are being read or answered; beyond it, 503.
+  size_t max_bodies_bytes = size_t{512} << 20;
   // Unread output of one connection beyond which the client is given up.
   size_t max_unread_bytes = size_t{1} << 20;
   // Bytes of later requests that are taken off the socket while one is being answered.

@@ -145,10 +145,27 @@ void HttpSession::parse() {
   }
   if (parser_->is_header_done() && head_since_ == 0) {
     head_since_ = now_ns();
-    if (!continue_if_expected()) return;
+    if (!claim_body() || !continue_if_expected()) return;
   }
   if (parser_->is_done()) return dispatch();
   if (eof_) close();
+}
+
+bool HttpSession::claim_body() {
+  const auto length = parser_->content_length();
+  size_t bytes = length ? static_cast<size_t>(*length) : 0;
+  if (parser_->chunked() && !parser_->is_done()) bytes = context_.options.max_body_bytes;
+  if (claim(bytes)) return true;
+  refuse(503, "too many large requests at once; retry later");
+  return false;
+}
+
+bool HttpSession::claim(size_t bytes) {
+  const size_t others = context_.bodies_bytes - claimed_bytes_;
+  if (bytes > 0 && others + bytes > context_.options.max_bodies_bytes) return false;
+  context_.bodies_bytes = others + bytes;
+  claimed_bytes_ = bytes;
+  return true;
 }
 
 bool HttpSession::continue_if_expected() {
@@ -169,6 +186,8 @@ void HttpSession::dispatch() {
       *this, to_request(parser_->release(), request_since_), version);
   exchange_ = exchange;
   parser_.reset();
+  // The true size; a small chunked body that came in one read was not claimed before.
+  claim(exchange->request().body.size());
   state_ = State::kAnswering;
   state_since_ = now_ns();
   answer_complete_ = false;
@@ -198,6 +217,7 @@ void HttpSession::refuse(const error_code& error) {
 void HttpSession::refuse(int status, std::string message) {
   ApiError error = bad_request(std::move(message));
   error.status = status;
+  if (status == 503) error.type = "service_unavailable_error";
   keep_alive_ = false;
   exchange_ = std::make_shared<SessionExchange>(*this, HttpRequest{}, 11);
   exchange_->set_route("unparsed");
@@ -265,6 +285,7 @@ void HttpSession::on_all_sent() {
 }
 
 void HttpSession::end_exchange(int status) {
+  claim(0);
   if (!exchange_) return;
   const auto exchange = std::move(exchange_);
   exchange->detach(status == kStatusClientGone ? context_.loop : nullptr);
@@ -294,6 +315,7 @@ void HttpSession::close() {
   if (state_ == State::kClosed) return;
   const auto self = shared_from_this();
   state_ = State::kClosed;
+  claim(0);
   error_code ignored;
   socket_.close(ignored);
   context_.forget(self);

@@ -31,6 +31,7 @@ struct HttpSessionContext {
   std::function<void(const std::shared_ptr<HttpSession>&)> forget;  // takes it out of `sessions`
   std::vector<char> scratch;                                        // where every read lands first
   std::unordered_set<std::shared_ptr<HttpSession>> sessions;
+  size_t bodies_bytes = 0;  // claimed by the sessions
   bool draining = false;
 };
 
@@ -58,7 +59,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void on_eof();
   void on_bytes(std::string_view bytes);
   void parse();
-  bool continue_if_expected();  // false: refused
+  // Both: false if the request was refused.
+  bool claim_body();
+  bool continue_if_expected();
   void dispatch();
   // Answers for the handler, before a request was complete; then the connection closes.
   void refuse(int status, std::string message);
@@ -70,6 +73,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void finish_answer();  // the handler is done
   void on_all_sent();
   void end_exchange(int status);
+  // Sets this session's part of the bodies' memory; false if there is not that much.
+  bool claim(size_t bytes);
 
   void linger();
   void close();
@@ -91,6 +96,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Nanoseconds request_since_ = 0;   // its first byte
   Nanoseconds head_since_ = 0;      // its headers were complete; 0 before
   Nanoseconds progress_since_ = 0;  // of sending
+  size_t claimed_bytes_ = 0;
   size_t lingered_bytes_ = 0;
 };
 

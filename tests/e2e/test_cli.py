@@ -85,9 +85,30 @@ def test_info_json():
     assert memory["fits"]
 
 
+@pytest.mark.parametrize("size, mebibytes", [("64M", 64), ("0.125GiB", 128), ("67108864", 64)])
+def test_sizes(size, mebibytes):
+    code, out, _ = run_cli("info", "--model", MODEL, "--json", "--kv-cache-bytes", size)
+    assert code == 0
+    # One prefill and one decode server, and some words beside the pages.
+    assert json.loads(out)["memory"]["kv_bytes"] / 2**21 == pytest.approx(mebibytes, rel=0.02)
+
+
+def test_what_does_not_fit_is_refused_with_the_arithmetic():
+    arguments = ("--model", MODEL, "--kv-cache-bytes", "1M")
+    code, out, _ = run_cli("info", *arguments)
+    assert code == 0 and "MiniMaxM2ForCausalLM" in out and "1.0 MiB" in out
+    code, _, err = run_cli("serve", *arguments, "--log-level", "error", "--port", 0)
+    assert code == 2
+    assert_one_clear_line(err)
+    assert "kv_cache_bytes" in err and "1.0 MiB" in err
+
+
 def test_bundled_models_are_found(tmp_path):
     code, out, _ = run_cli("info", "--json", env={"EXPERTPLEX_MODELS": str(MODEL)})
     assert code == 0 and json.loads(out)["directory"].rstrip("/") == str(MODEL)
+    (tmp_path / "expertplex-mini").symlink_to(MODEL)
+    code, out, _ = run_cli("info", "--json", env={"EXPERTPLEX_MODELS": str(tmp_path)})
+    assert code == 0 and json.loads(out)["model"] == "expertplex-mini"
     code, _, err = run_cli("info", "--model", "no-such-model")
     assert code == 2
     assert_one_clear_line(err)
