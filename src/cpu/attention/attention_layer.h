@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "backend/kv_cache.h"
 #include "cpu/attention/rope_table.h"
+#include "cpu/kernels/aligned_buffer.h"
 #include "cpu/kernels/attention_kernel.h"
 #include "model/weights.h"
 
@@ -55,8 +55,10 @@ class AttentionLayer {
   void normalize_heads(const LayerWeights& weights, float* q, float* k) const;
   void rotate_heads(int position, float* q, float* k) const;
   void write_kv(int layer, int position, const RowSegment& segment, const float* k, const float* v);
-  void attend(int layer, const RowSegment& segment, const float* q, float* output);
-  AttentionChunk chunk_of(int layer, const RowSegment& segment, int first_position) const;
+  void attend(int layer, const RowSegment& segment, const RowSegment* following, const float* q,
+              float* output);
+  AttentionChunk chunk_of(int layer, const RowSegment& segment, const RowSegment* following,
+                          int first_position) const;
   void route(const LayerWeights& weights, const LayerRows& rows);
   std::byte* page(int layer, uint32_t index) const;
 
@@ -66,14 +68,14 @@ class AttentionLayer {
   std::byte* kv_cache_data_;
   RopeTable rope_;
 
-  std::vector<float> normed_;             // [kRowChunk, hidden]
-  std::vector<float> q_, attended_;       // [kRowChunk, query_size]
-  std::vector<float> k_, v_;              // [kRowChunk, kv_size]
-  std::vector<float> projected_;          // [kRowChunk, hidden]
-  std::vector<float> router_logits_;      // [kRowChunk, experts]
-  std::vector<float> router_scratch_;     // [2, experts]
-  std::vector<float> maxima_, sums_;      // [KV heads, rows, heads per KV head]
-  std::vector<float> attention_scratch_;  // attention_scratch_floats
+  AlignedBuffer<float> normed_;             // [kRowChunk, hidden]
+  AlignedBuffer<float> q_, attended_;       // [kRowChunk, query_size]
+  AlignedBuffer<float> k_, v_;              // [kRowChunk, kv_size]
+  AlignedBuffer<float> projected_;          // [kRowChunk, hidden]
+  AlignedBuffer<float> router_logits_;      // [kRowChunk, experts]
+  AlignedBuffer<float> router_scratch_;     // [2, experts]
+  AlignedBuffer<float> maxima_, sums_;      // [KV heads, rows, heads per KV head]
+  AlignedBuffer<float> attention_scratch_;  // attention_scratch_floats
 };
 
 }  // namespace expertplex::cpu

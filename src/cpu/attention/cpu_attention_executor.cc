@@ -30,12 +30,6 @@ void read_row(const LinearWeight& matrix, int index, float* row) {
   EXPERTPLEX_CHECK(false, "an FP8 embedding");
 }
 
-// Not initialised, so that the kernel backs only what is used.
-template <typename T>
-std::unique_ptr<T[]> reserve(size_t rows, size_t columns) {
-  return std::make_unique_for_overwrite<T[]>(rows * columns);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<AttentionExecutor>> CpuAttentionExecutor::create(
@@ -76,19 +70,16 @@ CpuAttentionExecutor::CpuAttentionExecutor(const AttentionServerConfig& config,
       max_rows_(config.max_rows),
       dispatch_row_bytes_(dispatch_row_bytes(spec.hidden_size, config.activation)),
       attention_(spec, std::move(weights), config.kv_cache, config.kv_cache_data),
-      sampler_(spec.vocab_size) {
-  const size_t rows = static_cast<size_t>(max_rows_),
-               hidden = static_cast<size_t>(spec.hidden_size);
-  const size_t top_k = static_cast<size_t>(spec.experts_per_token);
-  residual_ = reserve<float>(rows, hidden);
-  dispatch_rows_ = reserve<std::byte>(rows, dispatch_row_bytes_);
-  expert_ids_ = reserve<int32_t>(rows, top_k);
-  expert_weights_ = reserve<float>(rows, top_k);
+      sampler_(spec.vocab_size),
+      residual_(config.max_rows, spec.hidden_size),
+      dispatch_rows_(config.max_rows, dispatch_row_bytes_),
+      expert_ids_(config.max_rows, spec.experts_per_token),
+      expert_weights_(config.max_rows, spec.experts_per_token),
+      expert_sum_(1, spec.hidden_size),
+      row_scratch_(1, spec.hidden_size),
+      final_rows_(kLogitRows, spec.hidden_size),
+      logits_(kLogitRows, spec.vocab_size) {
   segments_.reserve(kRowChunk);
-  expert_sum_.resize(hidden);
-  row_scratch_.resize(hidden);
-  final_rows_.resize(kLogitRows * hidden);
-  logits_ = reserve<float>(kLogitRows, static_cast<size_t>(spec.vocab_size));
 }
 
 void CpuAttentionExecutor::check_input(const IterationInput& input) const {
@@ -145,7 +136,7 @@ void CpuAttentionExecutor::abort() {
 }
 
 void CpuAttentionExecutor::embed(const IterationInput& input) {
-  float* row = residual_.get();
+  float* row = residual_.data();
   for (const int32_t token : input.tokens) {
     read_row(weights_->embedding, token, row);
     row += spec_.hidden_size;
@@ -159,10 +150,10 @@ Result<void> CpuAttentionExecutor::run_layer(int layer, const IterationInput& in
   const size_t choices = rows * static_cast<size_t>(spec_.experts_per_token);
   const transport::Routing routing{.token_count = row_count_,
                                    .top_k = spec_.experts_per_token,
-                                   .expert_ids = {expert_ids_.get(), choices},
-                                   .weights = {expert_weights_.get(), choices}};
+                                   .expert_ids = {expert_ids_.data(), choices},
+                                   .weights = {expert_weights_.data(), choices}};
   EXPERTPLEX_TRY(
-      moe_->dispatch(layer, {dispatch_rows_.get(), rows * dispatch_row_bytes_}, routing));
+      moe_->dispatch(layer, {dispatch_rows_.data(), rows * dispatch_row_bytes_}, routing));
   if (input.on_layer_cached) input.on_layer_cached(layer);
   EXPERTPLEX_TRY(moe_->combine(layer));
   for (int row = 0; row < row_count_; ++row) add_expert_results(row);
@@ -209,7 +200,7 @@ void CpuAttentionExecutor::run_chunk(int layer, int first_row, int row_count) {
 void CpuAttentionExecutor::add_expert_results(int row) {
   const int hidden = spec_.hidden_size;
   const transport::CombinedToken token = moe_->combined(row);
-  std::fill(expert_sum_.begin(), expert_sum_.end(), 0.0f);
+  std::fill_n(expert_sum_.data(), hidden, 0.0f);
   for (size_t i = 0; i < token.rows.size(); ++i) {
     const float* const result =
         decode_combine_row(token.rows[i], hidden, activation_, row_scratch_.data());
@@ -227,7 +218,7 @@ void CpuAttentionExecutor::compute_logits(std::span<const int> rows) {
              weights_->final_norm.data(), hidden, spec_.rms_norm_eps, &final_rows_[i * hidden]);
   }
   linear(LinearInput{.data = final_rows_.data(), .row_stride = hidden},
-         static_cast<int>(rows.size()), weights_->lm_head, 0, spec_.vocab_size, logits_.get(),
+         static_cast<int>(rows.size()), weights_->lm_head, 0, spec_.vocab_size, logits_.data(),
          spec_.vocab_size);
 }
 
@@ -294,9 +285,9 @@ void CpuAttentionExecutor::probe_layer(IterationProbe& probe) const {
   const size_t rows = static_cast<size_t>(row_count_);
   const size_t choices = rows * static_cast<size_t>(spec_.experts_per_token);
   const size_t floats = rows * static_cast<size_t>(spec_.hidden_size);
-  probe.expert_ids.emplace_back(expert_ids_.get(), expert_ids_.get() + choices);
-  probe.expert_weights.emplace_back(expert_weights_.get(), expert_weights_.get() + choices);
-  probe.hidden.emplace_back(residual_.get(), residual_.get() + floats);
+  probe.expert_ids.emplace_back(expert_ids_.data(), expert_ids_.data() + choices);
+  probe.expert_weights.emplace_back(expert_weights_.data(), expert_weights_.data() + choices);
+  probe.hidden.emplace_back(residual_.data(), residual_.data() + floats);
 }
 
 }  // namespace expertplex::cpu

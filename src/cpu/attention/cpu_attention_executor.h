@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 #include "cpu/attention/attention_layer.h"
 #include "cpu/attention/sampling.h"
+#include "cpu/kernels/aligned_buffer.h"
 #include "model/weights.h"
 #include "transport/moe_client.h"
 
@@ -68,15 +69,15 @@ class CpuAttentionExecutor final : public AttentionExecutor {
 
   AttentionLayer attention_;
   Sampler sampler_;
-  int row_count_ = 0;                            // of the running iteration
-  std::unique_ptr<float[]> residual_;            // [max_rows, hidden]
-  std::unique_ptr<std::byte[]> dispatch_rows_;   // [max_rows, dispatch_row_bytes]
-  std::unique_ptr<int32_t[]> expert_ids_;        // [max_rows, top_k]
-  std::unique_ptr<float[]> expert_weights_;      // [max_rows, top_k]
-  std::vector<RowSegment> segments_;             // of a chunk
-  std::vector<float> expert_sum_, row_scratch_;  // [hidden]
-  std::vector<float> final_rows_;                // [kLogitRows, hidden]
-  std::unique_ptr<float[]> logits_;              // [kLogitRows, vocab]
+  int row_count_ = 0;                              // of the running iteration
+  AlignedBuffer<float> residual_;                  // [max_rows, hidden]
+  AlignedBuffer<std::byte> dispatch_rows_;         // [max_rows, dispatch_row_bytes]
+  AlignedBuffer<int32_t> expert_ids_;              // [max_rows, top_k]
+  AlignedBuffer<float> expert_weights_;            // [max_rows, top_k]
+  std::vector<RowSegment> segments_;               // of a chunk
+  AlignedBuffer<float> expert_sum_, row_scratch_;  // [hidden]
+  AlignedBuffer<float> final_rows_;                // [kLogitRows, hidden]
+  AlignedBuffer<float> logits_;                    // [kLogitRows, vocab]
 };
 
 }  // namespace expertplex::cpu

@@ -22,8 +22,8 @@ namespace expertplex::cpu {
 struct LinearInput {
   const float* data = nullptr;  // [rows, row_stride]
   int64_t row_stride = 0;
-  // FP8 activations: data holds the e4m3 values as floats, and scales[row * scale_stride + k / 128]
-  // multiplies the partial sum of each 128 columns, with the weight's scale. Null: no scales.
+  // FP8 activations: data holds the e4m3 values as floats, and row r's columns [128 * i, 128 * (i +
+  // 1)) count scales[r * scale_stride + i] times. Null: no scales.
   const float* scales = nullptr;
   int64_t scale_stride = 0;
 };

@@ -1,11 +1,12 @@
 // linear() as a template over an instruction wrapper S (kernel_set.h says how the files fit
 // together).
 //
-// One output element: lanes over K. In unscaled products all of K goes through one accumulator
-// vector; in scaled ones (FP8 weights or activations) each 128 columns make a partial vector, which
-// is multiplied by weight scale * activation scale and added to the total. Then the lanes are added
-// in S::sum's tree. Blocking only chooses which elements are computed side by side, so it never
-// shows in the result.
+// One output element: lanes over K, all of K through one accumulator vector, then the lanes are
+// added in S::sum's tree. With scales (FP8 weights or activations), x is multiplied beforehand by
+// weight scale * activation scale of its 128 columns: one factor per row, 128 columns and 128
+// outputs, so it costs next to nothing, where scaling partial sums would need twice the
+// accumulators. Blocking only chooses which elements are computed side by side, so it never shows
+// in the result.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace expertplex::cpu {
 
-// Rows and weights as the micro-kernel sees them. W is the stored element type, or float where a
-// panel of weights was widened beforehand.
+// Rows and weights as the micro-kernel sees them; all outputs lie in one 128 x K stripe of scales.
+// W is the stored element type, or float where weights were widened beforehand.
 template <typename W>
 struct LinearBlock {
   const float* x = nullptr;
@@ -25,34 +26,44 @@ struct LinearBlock {
   int64_t x_scale_stride = 0;
   const W* w = nullptr;
   int64_t w_stride = 0;
-  const float* w_scales[4] = {};  // per output, along K; null: none
-  float w_factor = 1.0f;          // undoes the power of two of S::load(const Fp8E4m3*)
+  const float* w_scales = nullptr;  // along K; null: none
+  float w_factor = 1.0f;            // undoes the power of two of S::load(const Fp8E4m3*)
   int columns = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
+
+  // What row r is multiplied by in columns [128 * tile, 128 * (tile + 1)).
+  float scale(int r, int tile) const {
+    const float w_scale = (w_scales ? w_scales[tile] : 1.0f) * w_factor;
+    return x_scales ? w_scale * x_scales[r * x_scale_stride + tile] : w_scale;
+  }
 };
 
 template <class S>
 struct LinearKernel {
   using Vector = typename S::Vector;
-  static constexpr int kTile = 128;  // columns per scale
+  static constexpr int kTile = 128;  // columns and outputs per scale
   static constexpr int kOutputs = S::kOutputs;
   static_assert(kOutputs == 4 && kTile % S::kWidth == 0);
 
-  template <int kR, int kC, typename W>
-  static void accumulate(const LinearBlock<W>& b, int begin, int end, Vector (&sum)[kR][kC]) {
+  // Columns [begin, end) into the sums. kScaled: rows are multiplied by scales[r] on the way.
+  template <int kR, int kC, bool kScaled, typename W>
+  static void accumulate(const LinearBlock<W>& b, int begin, int end, const Vector (&scales)[kR],
+                         Vector (&sum)[kR][kC]) {
     int k = begin;
     for (; k + S::kWidth <= end; k += S::kWidth) {
       Vector w[kC];
       for (int c = 0; c < kC; ++c) w[c] = S::load(b.w + c * b.w_stride + k);
       for (int r = 0; r < kR; ++r) {
-        const Vector x = S::load(b.x + r * b.x_stride + k);
+        Vector x = S::load(b.x + r * b.x_stride + k);
+        if constexpr (kScaled) x = S::multiply(x, scales[r]);
         for (int c = 0; c < kC; ++c) sum[r][c] = S::fma(x, w[c], sum[r][c]);
       }
     }
     if (k == end) return;
     for (int r = 0; r < kR; ++r) {
-      const Vector x = S::load_first(b.x + r * b.x_stride + k, end - k);
+      Vector x = S::load_first(b.x + r * b.x_stride + k, end - k);
+      if constexpr (kScaled) x = S::multiply(x, scales[r]);
       for (int c = 0; c < kC; ++c) {
         sum[r][c] = S::fma(x, S::load_first(b.w + c * b.w_stride + k, end - k), sum[r][c]);
       }
@@ -61,30 +72,21 @@ struct LinearKernel {
 
   template <int kR, int kC, bool kScaled, typename W>
   static void micro_kernel(const LinearBlock<W>& b) {
-    Vector total[kR][kC];
-    for (auto& row : total) {
+    Vector sum[kR][kC];
+    for (auto& row : sum) {
       for (auto& v : row) v = S::zero();
     }
+    Vector scales[kR] = {};
     if constexpr (!kScaled) {
-      accumulate<kR, kC>(b, 0, b.columns, total);
+      accumulate<kR, kC, false>(b, 0, b.columns, scales, sum);
     } else {
       for (int begin = 0, tile = 0; begin < b.columns; begin += kTile, ++tile) {
-        Vector partial[kR][kC];
-        for (auto& row : partial) {
-          for (auto& v : row) v = S::zero();
-        }
+        for (int r = 0; r < kR; ++r) scales[r] = S::set1(b.scale(r, tile));
         const int end = begin + kTile < b.columns ? begin + kTile : b.columns;
-        accumulate<kR, kC>(b, begin, end, partial);
-        for (int c = 0; c < kC; ++c) {
-          const float w_scale = (b.w_scales[c] ? b.w_scales[c][tile] : 1.0f) * b.w_factor;
-          for (int r = 0; r < kR; ++r) {
-            const float x_scale = b.x_scales ? b.x_scales[r * b.x_scale_stride + tile] : 1.0f;
-            total[r][c] = S::fma(partial[r][c], S::set1(w_scale * x_scale), total[r][c]);
-          }
-        }
+        accumulate<kR, kC, true>(b, begin, end, scales, sum);
       }
     }
-    store<kR, kC>(total, b.y, b.y_stride);
+    store<kR, kC>(sum, b.y, b.y_stride);
   }
 
   template <int kR, int kC>
@@ -100,19 +102,16 @@ struct LinearKernel {
     }
   }
 
-  // A block of rows against outputs [first, first + count), whose first weight row is b.w.
+  // kR rows against the outputs whose first weight row is b.w.
   template <int kR, bool kScaled, typename W>
-  static void row_block(LinearBlock<W> b, const LinearWeight& weight, int first, int count) {
-    const int tiles = (weight.in_features + kTile - 1) / kTile;
+  static void row_block(LinearBlock<W> b, int outputs) {
     int n = 0;
-    for (; n + kOutputs <= count; n += kOutputs) {
-      set_weight_scales(b, weight, first + n, kOutputs, tiles);
+    for (; n + kOutputs <= outputs; n += kOutputs) {
       micro_kernel<kR, kOutputs, kScaled>(b);
       b.w += kOutputs * b.w_stride;
       b.y += kOutputs;
     }
-    for (; n < count; ++n) {
-      set_weight_scales(b, weight, first + n, 1, tiles);
+    for (; n < outputs; ++n) {
       micro_kernel<kR, 1, kScaled>(b);
       b.w += b.w_stride;
       b.y += 1;
@@ -120,84 +119,122 @@ struct LinearKernel {
   }
 
   template <typename W>
-  static void set_weight_scales(LinearBlock<W>& b, const LinearWeight& weight, int output,
-                                int count, int tiles) {
-    if (!weight.scales) return;
-    for (int c = 0; c < count; ++c) {
-      b.w_scales[c] = weight.scales + static_cast<int64_t>((output + c) / kTile) * tiles;
-    }
+  static void skip_rows(LinearBlock<W>& b, int rows) {
+    b.x += rows * b.x_stride;
+    if (b.x_scales) b.x_scales += rows * b.x_scale_stride;
+    b.y += rows * b.y_stride;
   }
 
   template <bool kScaled, typename W>
-  static void all_rows(const LinearInput& x, int rows, LinearBlock<W> b, const LinearWeight& weight,
-                       int first, int count) {
-    int r = 0;
-    const auto move_to = [&](int row, float* y) {
-      b.x = x.data + row * x.row_stride;
-      if (x.scales) b.x_scales = x.scales + row * x.scale_stride;
-      b.y = y + row * b.y_stride;
-    };
-    float* const y = b.y;
-    for (; r + S::kRows <= rows; r += S::kRows) {
-      move_to(r, y);
-      row_block<S::kRows, kScaled>(b, weight, first, count);
+  static void all_rows(LinearBlock<W> b, int rows, int outputs) {
+    for (; rows >= S::kRows; rows -= S::kRows, skip_rows(b, S::kRows)) {
+      row_block<S::kRows, kScaled>(b, outputs);
     }
-    move_to(r, y);
     if constexpr (S::kRows > 3) {
-      if (rows - r == 3) return row_block<3, kScaled>(b, weight, first, count);
+      if (rows == 3) return row_block<3, kScaled>(b, outputs);
     }
     if constexpr (S::kRows > 2) {
-      if (rows - r == 2) return row_block<2, kScaled>(b, weight, first, count);
+      if (rows == 2) return row_block<2, kScaled>(b, outputs);
     }
-    if (rows - r == 1) row_block<1, kScaled>(b, weight, first, count);
+    if (rows == 1) row_block<1, kScaled>(b, outputs);
   }
 
-  // For many rows, weights are taken in panels that stay in the innermost cache, and are widened
+  // For many rows, weights are taken in panels that stay in the innermost cache and are widened
   // once per panel. This many floats, at least kOutputs weight rows:
   static constexpr int kPanelFloats = 8192;
-  // Rows too long for kOutputs of them to fit here are widened in the micro-kernel.
+  // Room for a panel, and for a chunk of scaled rows. Longer rows are widened and scaled in the
+  // micro-kernel.
   static constexpr int kPanelCapacity = 65536;
-  static constexpr int kPanelMinRows = 2 * S::kRows;
+  static constexpr int kRowsCapacity = 65536;
+  // From that many rows on a panel pays: widening 2-byte weights costs little more than loading
+  // them.
+  template <typename W>
+  static constexpr int kPanelMinRows = sizeof(W) == 2 ? 32 : 2 * S::kRows;
 
   template <bool kScaled, typename W>
   static void run(const LinearInput& x, int rows, const LinearWeight& weight, int first, int count,
                   float* y, int64_t y_stride) {
     LinearBlock<W> b;
+    b.x = x.data;
     b.x_stride = x.row_stride;
+    b.x_scales = x.scales;
     b.x_scale_stride = x.scale_stride;
     b.w_stride = b.columns = weight.in_features;
     b.w = static_cast<const W*>(weight.data) + static_cast<int64_t>(first) * b.w_stride;
     b.w_factor = sizeof(W) == 1 ? 256.0f : 1.0f;
-    b.y_stride = y_stride;
     b.y = y;
-    if (rows >= kPanelMinRows && b.columns * kOutputs <= kPanelCapacity) {
-      return run_in_panels<kScaled>(x, rows, b, weight, first, count);
+    b.y_stride = y_stride;
+    const bool panels = rows >= kPanelMinRows<W> && kOutputs * b.columns <= kPanelCapacity;
+    const int tiles = (b.columns + kTile - 1) / kTile;
+    // Up to the next stripe of scales at a time; all at once where there are none.
+    for (int n = first, end = first + count; n < end;) {
+      const int outputs = kScaled && kTile - n % kTile < end - n ? kTile - n % kTile : end - n;
+      if (weight.scales) b.w_scales = weight.scales + static_cast<int64_t>(n / kTile) * tiles;
+      if (panels) {
+        run_in_panels<kScaled>(b, rows, outputs);
+      } else {
+        all_rows<kScaled>(b, rows, outputs);
+      }
+      b.w += outputs * b.w_stride;
+      b.y += outputs;
+      n += outputs;
     }
-    all_rows<kScaled>(x, rows, b, weight, first, count);
   }
 
+  // Rows in chunks that stay in the second cache.
   template <bool kScaled, typename W>
-  static void run_in_panels(const LinearInput& x, int rows, const LinearBlock<W>& b,
-                            const LinearWeight& weight, int first, int count) {
+  static void run_in_panels(LinearBlock<W> b, int rows, int outputs) {
+    const int step = kRowsCapacity / b.columns;
+    for (; rows > 0; rows -= step, skip_rows(b, step)) {
+      const int chunk = rows < step ? rows : step;
+      LinearBlock<W> c = b;
+      if constexpr (kScaled) {
+        alignas(64) static thread_local float scaled[kRowsCapacity];
+        for (int r = 0; r < chunk; ++r) scale_row(b, r, scaled + r * b.columns);
+        c.x = scaled;
+        c.x_stride = b.columns;
+      }
+      all_panels(c, chunk, outputs);
+    }
+  }
+
+  template <typename W>
+  static void scale_row(const LinearBlock<W>& b, int r, float* scaled) {
+    const float* const x = b.x + r * b.x_stride;
+    for (int begin = 0, tile = 0; begin < b.columns; begin += kTile, ++tile) {
+      const Vector scale = S::set1(b.scale(r, tile));
+      const int end = begin + kTile < b.columns ? begin + kTile : b.columns;
+      int k = begin;
+      for (; k + S::kWidth <= end; k += S::kWidth) {
+        S::store(scaled + k, S::multiply(S::load(x + k), scale));
+      }
+      if (k < end) {
+        S::store_first(scaled + k, end - k, S::multiply(S::load_first(x + k, end - k), scale));
+      }
+    }
+  }
+
+  template <typename W>
+  static void all_panels(const LinearBlock<W>& b, int rows, int outputs) {
     LinearBlock<float> p;
+    p.x = b.x;
     p.x_stride = b.x_stride;
-    p.x_scale_stride = b.x_scale_stride;
     p.w_stride = p.columns = b.columns;
-    p.w_factor = b.w_factor;
     p.y_stride = b.y_stride;
     int step = kPanelFloats / b.columns / kOutputs * kOutputs;
     if (step < kOutputs) step = kOutputs;
-    for (int n = 0; n < count; n += step) {
-      const int outputs = count - n < step ? count - n : step;
+    for (int n = 0; n < outputs; n += step) {
+      const int panel_outputs = outputs - n < step ? outputs - n : step;
+      const W* const w = b.w + n * b.w_stride;
       if constexpr (sizeof(W) == sizeof(float)) {
-        p.w = b.w + n * b.w_stride;
+        p.w = w;
       } else {
         alignas(64) static thread_local float panel[kPanelCapacity];
-        widen(b.w + n * b.w_stride, static_cast<int64_t>(outputs) * b.columns, panel);
+        widen(w, static_cast<int64_t>(panel_outputs) * b.columns, panel);
         p.w = panel;
       }
       p.y = b.y + n;
-      all_rows<kScaled>(x, rows, p, weight, first + n, outputs);
+      all_rows<false>(p, rows, panel_outputs);
     }
   }
 
