@@ -98,10 +98,10 @@ class HttpServerTest : public ::testing::Test {
   }
 
   HttpServerOptions options_;
-  std::unique_ptr<HttpServer> server_;
   std::shared_ptr<Exchange> waiting_;
   Counter entered_, gone_, records_;
   std::atomic<int> last_status_{0};
+  std::unique_ptr<HttpServer> server_;  // goes first: its thread uses the others
 };
 
 }  // namespace expertplex::testing
