@@ -5,19 +5,22 @@
 // A *check* is where the cluster's leader reads its preempt word: at every tile boundary, and with
 // parking after every `check_interval` k-blocks inside a prefill tile.
 //
-//   claims  <= 1                                  the claim whose check came just before the word
-//   tiles   <= handoff_depth + claims             begun by one member after the word: handed over
-//                                                 before (at most the ring), plus that claim
-//   k_blocks (parking only) <= (handoff_depth + 1) * check_interval
-//                                                 computed by one member before it has decode in
-//                                                 hand: what was released by verdicts before the
-//                                                 word, plus the group whose check it just missed
+// With D the depth of the handoff ring (handoff.h), D = 0 where the leader computes itself what it
+// claims (a CPU worker, a cluster of one CTA without a claiming warp):
 //
-// The last holds from the moment that decode has a claimable tile; tiles taken because the
-// cluster's own phase has none (TileDescriptor::borrowed) are not counted, they keep nobody
-// waiting. A resident pipeline owes prefill nothing: it starts at its next look. In time: k_blocks
-// and one look with parking; the tiles and one look at tile boundaries. The tests check these
-// numbers as equalities.
+//   claims   <= 1                 the claim whose check came just before the word
+//   tiles    <= D + claims        begun by one member: what lay in the ring, plus that claim
+//   k_blocks (parking only)
+//            <= check_interval            D = 0: the group whose check was just missed
+//            <= (D + 2) * check_interval  D > 0: the group under way at that member, the verdicts
+//                                         that lay in the ring, and that check
+//
+// k_blocks are those computed while decode has a claimable tile, or one in hand. Tiles taken
+// because the cluster's own phase has none (TileDescriptor::borrowed) are not counted: they keep
+// nobody waiting. A resident pipeline owes prefill nothing: it starts at its next look. In time:
+// the k-blocks and one look with parking; the tiles and one look at tile boundaries. Members of a
+// multicast are tied closer than the ring alone ties them, so a kernel may stay below.
+// tests/apk/interleaving_test checks that these numbers are reached and never exceeded.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +42,9 @@ EXPERTPLEX_HOST_DEVICE constexpr PreemptionBound preemption_bound(SwitchMode mod
   PreemptionBound bound;
   bound.claims = 1;
   bound.tiles = handoff_depth + bound.claims;
-  if (mode == SwitchMode::kParking) bound.k_blocks = (handoff_depth + 1) * check_interval;
+  if (mode == SwitchMode::kParking) {
+    bound.k_blocks = (handoff_depth == 0 ? 1 : handoff_depth + 2) * check_interval;
+  }
   return bound;
 }
 
