@@ -107,7 +107,8 @@ asio::awaitable<void> run_stream(const std::string& host, int port, const Stream
 
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
-  parser.body_limit(boost::none);
+  // Not boost::none: Boost 1.74 takes that for a limit of zero when the body is chunked.
+  parser.body_limit(uint64_t{1} << 40);
   co_await http::async_read_header(stream, buffer, parser, use_awaitable);
   EventReader events(result);
   while (!parser.is_done()) {
