@@ -135,6 +135,8 @@ void print_interference(const char* what, const CpuBench::Interference& i, doubl
 
 Result<std::unique_ptr<ServerProcess>> start_server(const CpuBenchOptions& options,
                                                     std::vector<std::string> arguments) {
+  // The name that the load client asks for, whatever the model.
+  arguments.insert(arguments.end(), {"--served-model-name", "default"});
   if (!options.model.empty()) arguments.insert(arguments.end(), {"--model", options.model});
   return ServerProcess::start(options.binary, arguments);
 }
