@@ -261,7 +261,8 @@ void MoeInbox::add_statistics(MoeStatistics* statistics) const {
   const auto get = [](const std::atomic<uint64_t>& x) { return x.load(std::memory_order_relaxed); };
   statistics->prefill_operations = get(finished_[phase_index(Phase::kPrefill)]);
   statistics->decode_operations = get(finished_[phase_index(Phase::kDecode)]);
-  statistics->open_operations = get(open_);
+  // Not open_: whoever has seen the last done word must not find its operation still open here.
+  statistics->open_operations = get(open_by_phase_[0]) + get(open_by_phase_[1]);
   statistics->waits_timed_out = get(waits_timed_out_);
   const uint64_t decode = statistics->decode_operations;
   statistics->x_moe_decode_mean =
