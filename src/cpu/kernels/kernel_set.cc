@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cpu/kernels/aligned_buffer.h"
 #include "cpu/kernels/quantize.h"
 #include "cpu/kernels/vector_ops.h"
 
@@ -49,13 +50,23 @@ KernelSets runnable_kernel_sets() {
   KernelSets result{};
   result.sets[result.count++] = portable_kernels();
   if (avx2_kernels() && machine_has_avx2()) result.sets[result.count++] = avx2_kernels();
-  if (avx512_kernels() && machine_has_avx512()) result.sets[result.count++] = avx512_kernels();
+  if (avx512_kernels() && machine_has_avx512()) {
+    result.sets[result.count++] = avx512_kernels();
+    if (amx_kernels()) result.sets[result.count++] = amx_kernels();
+  }
   return result;
 }
 
 const KernelSet& active_kernels() {
   static const KernelSet& kernels = choose_kernels();
   return kernels;
+}
+
+LinearScratch linear_scratch() {
+  thread_local AlignedBuffer<float> panel(1, kLinearPanelFloats);
+  thread_local AlignedBuffer<float> rows(1, kLinearRowFloats);
+  thread_local AlignedBuffer<float> tiles(1, kLinearRowFloats);
+  return {panel.data(), rows.data(), tiles.data()};
 }
 
 const char* kernel_set_name() { return active_kernels().name; }
@@ -66,7 +77,8 @@ void linear(const LinearInput& x, int rows, const LinearWeight& weight, int firs
       first_output >= 0 && output_count >= 0 && first_output + output_count <= weight.out_features,
       "outputs [{}, {}) of {}", first_output, first_output + output_count, weight.out_features);
   if (rows <= 0 || output_count == 0) return;
-  active_kernels().linear(x, rows, weight, first_output, output_count, y, y_stride);
+  active_kernels().linear(x, rows, weight, first_output, output_count, y, y_stride,
+                          linear_scratch());
 }
 
 void quantize_row(const float* x, int columns, Fp8E4m3* values, float* scales) {

@@ -16,6 +16,7 @@
 #include "base/number_formats.h"
 #include "cpu/kernels/attention_kernel.h"
 #include "cpu/kernels/linear.h"
+#include "cpu/kernels/linear_scratch.h"
 
 namespace expertplex::cpu {
 
@@ -24,7 +25,7 @@ struct KernelSet {
 
   // linear.h
   void (*linear)(const LinearInput& x, int rows, const LinearWeight& weight, int first_output,
-                 int output_count, float* y, int64_t y_stride);
+                 int output_count, float* y, int64_t y_stride, const LinearScratch& scratch);
 
   // quantize.h
   void (*quantize_row)(const float* x, int columns, Fp8E4m3* values, float* scales);
@@ -51,12 +52,14 @@ struct KernelSet {
 const KernelSet* portable_kernels();
 const KernelSet* avx2_kernels();
 const KernelSet* avx512_kernels();
+// Null also where the machine, or the kernel under us, has no AMX.
+const KernelSet* amx_kernels();
 
 const KernelSet& active_kernels();
 
 // The sets that this machine can run, narrowest first (for tests and benches).
 struct KernelSets {
-  const KernelSet* sets[3];
+  const KernelSet* sets[4];
   int count;
 };
 KernelSets runnable_kernel_sets();

@@ -13,6 +13,7 @@
 
 #include "base/number_formats.h"
 #include "cpu/kernels/linear.h"
+#include "cpu/kernels/linear_scratch.h"
 
 namespace expertplex::cpu {
 
@@ -31,6 +32,7 @@ struct LinearBlock {
   int columns = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
+  LinearScratch scratch;
 
   // What row r is multiplied by in columns [128 * tile, 128 * (tile + 1)).
   float scale(int r, int tile) const {
@@ -142,10 +144,6 @@ struct LinearKernel {
   // For many rows, weights are taken in panels that stay in the innermost cache and are widened
   // once per panel. This many floats, at least kOutputs weight rows:
   static constexpr int kPanelFloats = 8192;
-  // Room for a panel, and for a chunk of scaled rows. Longer rows are widened and scaled in the
-  // micro-kernel.
-  static constexpr int kPanelCapacity = 65536;
-  static constexpr int kRowsCapacity = 65536;
   // From that many rows on a panel pays: widening 2-byte weights costs little more than loading
   // them.
   template <typename W>
@@ -153,8 +151,9 @@ struct LinearKernel {
 
   template <bool kScaled, typename W>
   static void run(const LinearInput& x, int rows, const LinearWeight& weight, int first, int count,
-                  float* y, int64_t y_stride) {
+                  float* y, int64_t y_stride, const LinearScratch& scratch) {
     LinearBlock<W> b;
+    b.scratch = scratch;
     b.x = x.data;
     b.x_stride = x.row_stride;
     b.x_scales = x.scales;
@@ -164,7 +163,7 @@ struct LinearKernel {
     b.w_factor = sizeof(W) == 1 ? 256.0f : 1.0f;
     b.y = y;
     b.y_stride = y_stride;
-    const bool panels = rows >= kPanelMinRows<W> && kOutputs * b.columns <= kPanelCapacity;
+    const bool panels = rows >= kPanelMinRows<W> && kOutputs * b.columns <= kLinearPanelFloats;
     const int tiles = (b.columns + kTile - 1) / kTile;
     // Up to the next stripe of scales at a time; all at once where there are none.
     for (int n = first, end = first + count; n < end;) {
@@ -184,14 +183,13 @@ struct LinearKernel {
   // Rows in chunks that stay in the second cache.
   template <bool kScaled, typename W>
   static void run_in_panels(LinearBlock<W> b, int rows, int outputs) {
-    const int step = kRowsCapacity / b.columns;
+    const int step = kLinearRowFloats / b.columns;
     for (; rows > 0; rows -= step, skip_rows(b, step)) {
       const int chunk = rows < step ? rows : step;
       LinearBlock<W> c = b;
       if constexpr (kScaled) {
-        alignas(64) static thread_local float scaled[kRowsCapacity];
-        for (int r = 0; r < chunk; ++r) scale_row(b, r, scaled + r * b.columns);
-        c.x = scaled;
+        for (int r = 0; r < chunk; ++r) scale_row(b, r, b.scratch.rows + r * b.columns);
+        c.x = b.scratch.rows;
         c.x_stride = b.columns;
       }
       all_panels(c, chunk, outputs);
@@ -229,9 +227,8 @@ struct LinearKernel {
       if constexpr (sizeof(W) == sizeof(float)) {
         p.w = w;
       } else {
-        alignas(64) static thread_local float panel[kPanelCapacity];
-        widen(w, static_cast<int64_t>(panel_outputs) * b.columns, panel);
-        p.w = panel;
+        widen(w, static_cast<int64_t>(panel_outputs) * b.columns, b.scratch.panel);
+        p.w = b.scratch.panel;
       }
       p.y = b.y + n;
       all_rows<false>(p, rows, panel_outputs);
@@ -250,20 +247,20 @@ struct LinearKernel {
   }
 
   static void linear(const LinearInput& x, int rows, const LinearWeight& weight, int first,
-                     int count, float* y, int64_t y_stride) {
+                     int count, float* y, int64_t y_stride, const LinearScratch& scratch) {
     const bool scaled = weight.scales || x.scales;
     switch (weight.type) {
       case DataType::kF32:
-        return scaled ? run<true, float>(x, rows, weight, first, count, y, y_stride)
-                      : run<false, float>(x, rows, weight, first, count, y, y_stride);
+        return scaled ? run<true, float>(x, rows, weight, first, count, y, y_stride, scratch)
+                      : run<false, float>(x, rows, weight, first, count, y, y_stride, scratch);
       case DataType::kBf16:
-        return scaled ? run<true, Bf16>(x, rows, weight, first, count, y, y_stride)
-                      : run<false, Bf16>(x, rows, weight, first, count, y, y_stride);
+        return scaled ? run<true, Bf16>(x, rows, weight, first, count, y, y_stride, scratch)
+                      : run<false, Bf16>(x, rows, weight, first, count, y, y_stride, scratch);
       case DataType::kF16:
-        return scaled ? run<true, Fp16>(x, rows, weight, first, count, y, y_stride)
-                      : run<false, Fp16>(x, rows, weight, first, count, y, y_stride);
+        return scaled ? run<true, Fp16>(x, rows, weight, first, count, y, y_stride, scratch)
+                      : run<false, Fp16>(x, rows, weight, first, count, y, y_stride, scratch);
       case DataType::kFp8E4m3:
-        return run<true, Fp8E4m3>(x, rows, weight, first, count, y, y_stride);
+        return run<true, Fp8E4m3>(x, rows, weight, first, count, y, y_stride, scratch);
     }
   }
 };
