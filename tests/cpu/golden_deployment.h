@@ -19,6 +19,8 @@ struct DeploymentOptions {
   int clusters = 2;
   int max_rows = 256;
   int page_count = 64;
+  bool moe_servers_answer = true;  // else they are never started
+  Nanoseconds wait_limit = 30 * kSecond;
 };
 
 class GoldenDeployment {
@@ -44,6 +46,7 @@ class GoldenDeployment {
   }
   ~GoldenDeployment() {
     for (auto& server : moe_servers_) {
+      if (!options_.moe_servers_answer) break;
       const auto stopped = server->stop(10 * kSecond);
       EXPECT_TRUE(stopped.ok()) << stopped.error().message;
     }
@@ -65,6 +68,7 @@ class GoldenDeployment {
     auto server = backend_->create_moe_executor(fabric_, config, model.spec, model.weights);
     ASSERT_TRUE(server.ok()) << server.error().message;
     moe_servers_.push_back(std::move(*server));
+    if (!options_.moe_servers_answer) return;
     const auto started = moe_servers_.back()->start();
     ASSERT_TRUE(started.ok()) << started.error().message;
   }
@@ -75,6 +79,7 @@ class GoldenDeployment {
     config.moe.name = config.name;
     config.moe.moe_windows = windows_;
     config.moe.buffers = buffers_;
+    config.moe.wait_limit = options_.wait_limit;
     auto executor = backend_->create_attention_executor(fabric_, config, model.spec, model.weights);
     ASSERT_TRUE(executor.ok()) << executor.error().message;
     server.set_executor(std::move(*executor));
