@@ -121,7 +121,7 @@ int FakeEngine::running() const {
 
 bool FakeEngine::wait_for_running(int count) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::seconds(5),
+  return changed_.wait_for(lock, std::chrono::seconds(30),
                            [&] { return static_cast<int>(running_.size()) == count; });
 }
 

@@ -39,7 +39,7 @@ class FakeEngine final : public Engine {
   void set_health(Health health);
   std::vector<GenerationRequest> submitted() const;
   int running() const;
-  // Waits until the number of running requests is `count`; false after 5 s.
+  // Waits until the number of running requests is `count`; false after 30 s.
   bool wait_for_running(int count);
 
   Result<RequestId> submit(GenerationRequest request,

@@ -26,7 +26,7 @@ class Counter {
   }
   bool wait_for(int value) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return value_ >= value; });
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return value_ >= value; });
   }
 
  private:

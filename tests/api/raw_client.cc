@@ -14,7 +14,7 @@
 namespace expertplex::testing {
 namespace {
 
-constexpr int kLimitMs = 10'000;
+constexpr int kLimitMs = 30'000;
 
 std::map<std::string, std::string> parse_headers(std::string_view head) {
   std::map<std::string, std::string> headers;
