@@ -67,9 +67,7 @@ Result<IterationOutput> DecodeServer::execute(const Batch& batch) {
     return IterationOutput{};
   }
   const auto note_progress = [&](int) {
-    hub_.step([&](EngineCore& core) {
-      core.note_progress({apk::Phase::kDecode, parts_.index}, now_ns());
-    });
+    hub_.step([&](EngineCore& core) { core.decode_begun(parts_.index, now_ns()); });
   };
   return parts_.executor->run_iteration({.phase = apk::Phase::kDecode,
                                          .tokens = batch.tokens,

@@ -27,6 +27,8 @@ namespace expertplex {
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 
+// KV pages for the prompt and max_tokens are reserved before prefill starts, so that decode never
+// runs out of them; without max_tokens that is the rest of the context.
 struct GenerationRequest {
   std::vector<int32_t> prompt;
   SamplingParams sampling;

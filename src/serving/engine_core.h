@@ -121,6 +121,8 @@ class EngineCore {
   // The member's part in the group's open iteration, if it has one to take: a batch, or an empty
   // one (skip_iteration). Every part is answered by decode_done or decode_failed.
   std::optional<Batch> next_decode(int server, Nanoseconds now);
+  // The member's iteration is under way: it has taken its number (decode_group.h).
+  void decode_begun(int server, Nanoseconds now);
   void decode_done(int server, std::span<const int32_t> next_tokens, Nanoseconds now);
   void decode_failed(int server, const Error& error, Nanoseconds now);
 
@@ -130,6 +132,8 @@ class EngineCore {
 
   // --- watching ---
   EngineStatistics statistics() const;
+  // Of the decode group, as it counts them.
+  uint64_t decode_iteration() const { return group_.iteration(); }
   // The iteration of a server moves (a layer is done).
   void note_progress(AttentionServerId server, Nanoseconds now) { moved_at(server) = now; }
   // What does not move although it has work, or fails again and again; empty if all is well.
@@ -168,7 +172,9 @@ class EngineCore {
   void add_decode_row(Batch& batch, Request& request);
   SampleSpec sample_of(const Request& request) const;
   void open_decode_iteration(Nanoseconds now);
-  void leave_decode_iteration(int server, Nanoseconds now);
+  void leave_decode_iteration(int server, const Error* error, Nanoseconds now);
+  bool any_sequence() const;
+  void fail_sequences(const std::vector<Request*>& sequences, const Error& error, Nanoseconds now);
   void wake(AttentionServerId server);
   bool has_work(const PrefillState& server) const;
   bool has_work(int decode_server) const;

@@ -10,6 +10,8 @@ namespace {
 
 // A server that fails so often in a row is reported, whatever the traffic.
 constexpr int kFailuresToComplain = 3;
+// A decode iteration that its leader could not begin is tried so often again.
+constexpr int kDismissalsToFail = 1;
 
 }  // namespace
 
@@ -214,11 +216,14 @@ void EngineCore::add_decode_row(Batch& batch, Request& request) {
                              .sample = sample_of(request)});
 }
 
+bool EngineCore::any_sequence() const {
+  return std::any_of(decode_.begin(), decode_.end(),
+                     [](const DecodeState& server) { return !server.batcher.empty(); });
+}
+
 std::optional<Batch> EngineCore::next_decode(int index, Nanoseconds now) {
-  const bool any = std::any_of(decode_.begin(), decode_.end(),
-                               [](const DecodeState& server) { return !server.batcher.empty(); });
-  if (!group_.is_open() && any) open_decode_iteration(now);
-  if (!group_.expects(index)) return std::nullopt;
+  if (!group_.is_open() && any_sequence()) open_decode_iteration(now);
+  if (!group_.may_join(index)) return std::nullopt;
   group_.join(index);
   DecodeState& server = decode_[index];
   server.in_flight = server.batcher.form();
@@ -228,20 +233,20 @@ std::optional<Batch> EngineCore::next_decode(int index, Nanoseconds now) {
   return batch;
 }
 
-// When the last member has left and work is there, everybody is told.
-void EngineCore::leave_decode_iteration(int index, Nanoseconds now) {
+void EngineCore::decode_begun(int index, Nanoseconds now) {
   decode_[index].moved_at = now;
-  group_.leave(index);
-  if (group_.is_open()) return;
-  const bool any = std::any_of(decode_.begin(), decode_.end(),
-                               [](const DecodeState& server) { return !server.batcher.empty(); });
-  if (any) open_decode_iteration(now);
+  if (index != 0 || !group_.begin()) return;
+  for (int i = 1; i < static_cast<int>(decode_.size()); ++i) {
+    decode_[i].moved_at = now;
+    wake({apk::Phase::kDecode, i});
+  }
 }
 
 void EngineCore::decode_done(int index, std::span<const int32_t> next_tokens, Nanoseconds now) {
   DecodeState& server = decode_[index];
   const std::vector<Request*> sequences = std::exchange(server.in_flight, {});
   EXPERTPLEX_CHECK(next_tokens.size() == sequences.size());
+  decode_begun(index, now);
   server.failures = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Request& request = *sequences[i];
@@ -256,14 +261,19 @@ void EngineCore::decode_done(int index, std::span<const int32_t> next_tokens, Na
     ++statistics_.decode_iterations;
     statistics_.iteration_tokens.observe(static_cast<double>(sequences.size()));
   }
-  leave_decode_iteration(index, now);
+  leave_decode_iteration(index, nullptr, now);
 }
 
 void EngineCore::decode_failed(int index, const Error& error, Nanoseconds now) {
   DecodeState& server = decode_[index];
-  const std::vector<Request*> sequences = std::exchange(server.in_flight, {});
   ++server.failures;
   server.last_error = error.message;
+  fail_sequences(std::exchange(server.in_flight, {}), error, now);
+  leave_decode_iteration(index, &error, now);
+}
+
+void EngineCore::fail_sequences(const std::vector<Request*>& sequences, const Error& error,
+                                Nanoseconds now) {
   for (Request* request : sequences) {
     request->in_flight = false;
     if (request->ended()) {
@@ -272,7 +282,18 @@ void EngineCore::decode_failed(int index, const Error& error, Nanoseconds now) {
       end(*request, FinishReason::kError, error, now);
     }
   }
-  leave_decode_iteration(index, now);
+}
+
+// When the last member has left and work is there, everybody is told. Sequences of members that
+// were dismissed have lost nothing and are tried once more; a leader that fails again ends them.
+void EngineCore::leave_decode_iteration(int index, const Error* error, Nanoseconds now) {
+  decode_[index].moved_at = now;
+  if (group_.leave(index, error != nullptr) && group_.dismissals() > kDismissalsToFail) {
+    for (DecodeState& server : decode_) {
+      fail_sequences(server.batcher.form(), error->in("leader of the decode group"), now);
+    }
+  }
+  if (!group_.is_open() && any_sequence()) open_decode_iteration(now);
 }
 
 // --- health ---
@@ -288,7 +309,7 @@ bool EngineCore::has_work(const PrefillState& server) const {
 
 bool EngineCore::has_work(int index) const {
   const DecodeState& server = decode_[index];
-  return !server.batcher.empty() || !server.expected.empty() || group_.expects(index) ||
+  return !server.batcher.empty() || !server.expected.empty() || group_.may_join(index) ||
          group_.has_joined(index);
 }
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "base/check.h"
+
 namespace expertplex {
 
 EngineHub::EngineHub(const EngineCoreConfig& config)
@@ -18,7 +20,10 @@ Result<RequestId> EngineHub::submit(GenerationRequest request, std::unique_ptr<T
                                     std::shared_ptr<GenerationSink> sink, Nanoseconds now) {
   return step([&](EngineCore& core) {
     auto id = core.submit(std::move(request), std::move(text), now);
-    if (id) outboxes_[*id].sink = std::move(sink);
+    if (id) {
+      EXPERTPLEX_CHECK(sink != nullptr);
+      outboxes_[*id].sink = std::move(sink);
+    }
     return id;
   });
 }

@@ -177,23 +177,66 @@ TEST(DecodeBatcher, JoinsInOrderUpToTheLimit) {
 
 TEST(DecodeGroup, EveryMemberTakesPartOnce) {
   DecodeGroup group(3);
-  EXPECT_FALSE(group.expects(0));
+  EXPECT_FALSE(group.may_join(0));
   for (uint64_t iteration = 1; iteration < 5; ++iteration) {
     group.open();
     EXPECT_EQ(group.iteration(), iteration);
     for (int member : {2, 0, 1}) {
-      EXPECT_TRUE(group.expects(member));
+      EXPECT_TRUE(group.may_join(member));
       group.join(member);
       EXPECT_FALSE(group.expects(member));
-      if (member == 2) group.leave(2);
+      if (member == 2) group.leave(2, false);
       EXPECT_TRUE(group.is_open());
     }
-    group.leave(1);
+    group.leave(1, false);
     EXPECT_FALSE(group.expects(2));
     EXPECT_TRUE(group.is_open());
-    group.leave(0);
+    group.leave(0, false);
     EXPECT_FALSE(group.is_open());
   }
+}
+
+TEST(DecodeGroup, AfterAFailureTheOthersJoinWhenTheLeaderHasBegun) {
+  DecodeGroup group(2);
+  group.open();
+  group.join(1);
+  group.leave(1, true);
+  group.join(0);
+  EXPECT_FALSE(group.begin());
+  EXPECT_FALSE(group.leave(0, true));
+  group.open();
+  EXPECT_FALSE(group.may_join(1));
+  group.join(0);
+  EXPECT_FALSE(group.may_join(1));
+  EXPECT_TRUE(group.begin());
+  EXPECT_FALSE(group.begin());  // tells once
+  EXPECT_TRUE(group.may_join(1));
+  group.join(1);
+  group.leave(1, false);
+  group.leave(0, false);
+  group.open();
+  EXPECT_TRUE(group.may_join(1));
+}
+
+TEST(DecodeGroup, ALeaderThatCannotBeginDismissesTheOthers) {
+  DecodeGroup group(2);
+  group.open();
+  group.join(0);
+  group.join(1);
+  group.leave(0, true);
+  group.leave(1, true);
+  for (int times = 1; times <= 2; ++times) {
+    group.open();
+    group.join(0);
+    EXPECT_TRUE(group.leave(0, true));
+    EXPECT_FALSE(group.is_open());
+    EXPECT_EQ(group.dismissals(), times);
+  }
+  group.open();
+  group.join(0);
+  EXPECT_FALSE(group.leave(0, false));  // it has begun, so it was not in vain
+  EXPECT_TRUE(group.may_join(1));
+  EXPECT_EQ(group.dismissals(), 0);
 }
 
 TEST(Statistics, BucketsAreUpperBoundsIncluded) {

@@ -1,12 +1,18 @@
 // The engine on the CPU backend: real experts, real handoff. The same greedy tokens whatever the
 // batching, the layout and who else is cancelled; golden continuations; nothing held at the end.
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <algorithm>
+#include <condition_variable>
+#include <filesystem>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "cpu/cpu_backend.h"
 #include "model/safetensors.h"
+#include "serving/altered_backend.h"
 #include "serving/engine_fixture.h"
 
 namespace expertplex {
@@ -25,35 +31,6 @@ EngineConfig layout(int prefill, int decode) {
   config.kv_cache_bytes = 32 << 20;
   return config;
 }
-
-// The CPU backend with a KV cache in F32 for every model, as the golden files were computed: BF16
-// rows move logits by more than the margins of the golden greedy steps.
-class F32CacheBackend final : public Backend {
- public:
-  std::string name() const override { return inner_->name(); }
-  size_t dispatch_row_bytes(const ModelSpec& spec, MoeActivation activation) const override {
-    return inner_->dispatch_row_bytes(spec, activation);
-  }
-  size_t combine_row_bytes(const ModelSpec& spec, MoeActivation activation) const override {
-    return inner_->combine_row_bytes(spec, activation);
-  }
-  int prefill_page_rows() const override { return inner_->prefill_page_rows(); }
-  DataType kv_cache_type(const ModelWeights&) const override { return DataType::kF32; }
-  int default_moe_clusters() const override { return inner_->default_moe_clusters(); }
-  Result<std::unique_ptr<MoeExecutor>> create_moe_executor(
-      transport::Fabric& fabric, const MoeServerConfig& config, const ModelSpec& spec,
-      std::shared_ptr<const ModelWeights> weights) override {
-    return inner_->create_moe_executor(fabric, config, spec, std::move(weights));
-  }
-  Result<std::unique_ptr<AttentionExecutor>> create_attention_executor(
-      transport::Fabric& fabric, const AttentionServerConfig& config, const ModelSpec& spec,
-      std::shared_ptr<const ModelWeights> weights) override {
-    return inner_->create_attention_executor(fabric, config, spec, std::move(weights));
-  }
-
- private:
-  std::unique_ptr<Backend> inner_ = cpu::make_cpu_backend();
-};
 
 struct CpuFixture : EngineFixture {
   explicit CpuFixture(EngineConfig config = layout(1, 1), const std::string& directory = kMini,
@@ -160,7 +137,11 @@ INSTANTIATE_TEST_SUITE_P(CpuEngine, GoldenModels,
 
 TEST_P(GoldenModels, GreedyContinuationsAreTheGoldenOnes) {
   const std::string directory = kGolden + GetParam();
-  CpuFixture f(layout(1, 1), directory, std::make_unique<F32CacheBackend>());
+  // The golden files keep keys and values in F32; BF16 rows move logits by more than the margins of
+  // their greedy steps.
+  auto backend = std::make_unique<AlteredBackend>();
+  backend->f32_cache = true;
+  CpuFixture f(layout(1, 1), directory, std::move(backend));
   const auto file = *SafetensorsFile::open(directory + "/golden.safetensors");
   for (int i = 0; i < 3; ++i) {
     const auto ids = *to_ints(*file->find(fmt::format("prompt.{}.token_ids", i)));
@@ -267,6 +248,78 @@ TEST(CpuEngine, LengthsAreChecked) {
   const auto one = f.submit(Tokens(511, 7), 1);
   EXPECT_EQ(one->wait(), FinishReason::kLength) << one->error().message;
   f.expect_nothing_held();
+}
+
+TEST(CpuEngine, AMemberThatFailsEndsTheIterationAndTheGroupRecovers) {
+  EngineConfig config = layout(1, 2);
+  config.wait_limit = 2 * kSecond;
+  auto owned = std::make_unique<AlteredBackend>();
+  AlteredBackend& backend = *owned;
+  CpuFixture f(config, kMini, std::move(owned));
+  const auto before = f.submit(Tokens{5, 6, 7}, 20);
+  EXPECT_EQ(before->wait(), FinishReason::kLength);
+  // Both members have a request; member 1 does not come to one iteration, so member 0 waits in
+  // vain.
+  backend.failures = 1;
+  const auto a = f.submit(Tokens{5, 6, 7}, 300);
+  const auto b = f.submit(Tokens{8, 9}, 300);
+  a->wait_tokens(2);
+  b->wait_tokens(2);
+  backend.failing_decode = 1;
+  EXPECT_EQ(b->wait(), FinishReason::kError);
+  EXPECT_EQ(a->wait(), FinishReason::kError);
+  const auto codes = {a->error().code, b->error().code};
+  EXPECT_NE(std::find(codes.begin(), codes.end(), ErrorCode::kInternal), codes.end());
+  EXPECT_NE(std::find(codes.begin(), codes.end(), ErrorCode::kDeadlineExceeded), codes.end());
+  const auto after = f.submit(Tokens{5, 6, 7}, 20);
+  EXPECT_EQ(after->wait(), FinishReason::kLength) << after->error().message;
+  EXPECT_EQ(after->tokens(), before->tokens());
+  EXPECT_TRUE(f.engine->health().healthy) << f.engine->health().detail;
+  f.expect_nothing_held();
+}
+
+TEST(CpuEngine, ADeadMoeServerIsAnErrorNotAHang) {
+  EngineConfig config = layout(1, 1);
+  config.wait_limit = 500 * kMillisecond;
+  auto owned = std::make_unique<AlteredBackend>();
+  AlteredBackend& backend = *owned;
+  CpuFixture f(config, kMini, std::move(owned));
+  const auto running = f.submit(Tokens{5, 6, 7}, 400);
+  running->wait_tokens(2);
+  backend.moe_servers[1]->abort();
+  EXPECT_EQ(running->wait(), FinishReason::kError);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f.submit(Tokens{1}, 5)->wait(), FinishReason::kError);
+  EXPECT_FALSE(f.engine->health().healthy);
+  EXPECT_TRUE(f.engine->drain(20 * kSecond).ok());
+  EXPECT_EQ(f.engine->statistics().kv_pages_used, 0);
+}
+
+double cpu_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
+int thread_count() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+TEST(CpuEngine, AnIdleEngineSleepsAndHasFewThreads) {
+  const int threads_before = thread_count();
+  {
+    CpuFixture f;
+    EXPECT_EQ(f.submit(Tokens{1, 2, 3}, 20)->wait(), FinishReason::kLength);
+    // One prefill, one decode, two MoE servers with two clusters each.
+    EXPECT_LE(thread_count() - threads_before, 6);
+    const double before = cpu_seconds();
+    std::mutex mutex;
+    std::condition_variable never;
+    std::unique_lock lock(mutex);
+    never.wait_for(lock, std::chrono::seconds(2));
+    EXPECT_LT(cpu_seconds() - before, 0.1) << "busy while idle";
+  }
+  EXPECT_EQ(thread_count(), threads_before) << "a thread survives the engine";
 }
 
 TEST(CpuEngine, DestroyedWhileRequestsRun) {

@@ -6,6 +6,12 @@
 #include "serving/simulated_world.h"
 
 namespace expertplex {
+namespace {
+
+// How long a decode server waits for its group.
+constexpr Nanoseconds kGroupLimit = 2 * kSecond;
+
+}  // namespace
 
 World::Row& World::row(Server& server, std::span<const uint32_t> table, int position) {
   require(static_cast<size_t>(position / kKvPageTokens) < table.size(), "block table is too short");
@@ -171,33 +177,90 @@ void World::check_decode_batch(int index, const Batch& batch) const {
   }
 }
 
+// A member's part: it begins (the leader publishes the next number, the others take the newest that
+// they have not had), comes to the iteration of that number, and goes on when all have come.
 void World::start_decode(int index, Batch batch) {
   Server& server = decode_[static_cast<size_t>(index)];
-  require(!server.joined, "a member takes part twice");
   check_decode_batch(index, batch);
-  server.running = server.joined = true;
+  server.running = true;
   server.batch = std::move(batch);
-  const bool all =
-      std::all_of(decode_.begin(), decode_.end(), [](const Server& s) { return s.joined; });
-  // Who skips does not wait for the others.
-  if (server.batch.empty()) {
-    ++coverage_["skip"];
-    at(random_.between(1, 300) * kMicrosecond, [=, this] { finish_decode(index, false); });
+  server.waiting_for_number = false;
+  server.iteration = core_.decode_iteration();
+  const uint64_t part = ++server.part;
+  if (server.batch.empty()) ++coverage_["skip"];
+  if (fault(fail_probability_ / 2)) {
+    ++coverage_["decode failed before it began"];
+    note_decode_fault(server.iteration);
+    at(latency(), [=, this] { finish_decode(index, true); });
+    return;
   }
-  if (all) start_group();
+  Nanoseconds delay = latency() / 4;
+  if (fault(stall_probability_ / 4)) {
+    ++coverage_["began after the others gave up"];
+    note_decode_fault(server.iteration);
+    delay = 3 * kGroupLimit / 2;
+  }
+  at(delay, [=, this] { begin_part(index); });
+  at(delay + kGroupLimit, [=, this] {
+    const Server& now = decode_[static_cast<size_t>(index)];
+    if (!now.running || now.part != part) return;
+    if (!faulty_iterations_.count(now.iteration)) violate("a member waits in vain without a fault");
+    ++coverage_["decode wait ran out"];
+    finish_decode(index, true);
+  });
 }
 
-// Everybody is in: an operation of the group can run.
-void World::start_group() {
+void World::begin_part(int index) {
+  Server& server = decode_[static_cast<size_t>(index)];
+  if (index != 0) {
+    server.waiting_for_number = true;
+    take_number(index);
+    return;
+  }
+  server.epoch = ++group_epoch_;
+  core_.decode_begun(0, now_);
+  after_step();
+  for (int member = 1; member < static_cast<int>(decode_.size()); ++member) take_number(member);
+  arrive(0);
+}
+
+void World::take_number(int index) {
+  Server& server = decode_[static_cast<size_t>(index)];
+  if (!server.running || !server.waiting_for_number || server.epoch == group_epoch_) return;
+  server.waiting_for_number = false;
+  server.epoch = group_epoch_;
+  core_.decode_begun(index, now_);
+  arrive(index);
+}
+
+void World::arrive(int index) {
+  Server& server = decode_[static_cast<size_t>(index)];
+  const uint32_t epoch = server.epoch;
+  std::set<int>& here = arrivals_[epoch];
+  here.insert(index);
+  // Who skips does not wait for the others.
+  if (server.batch.empty()) {
+    at(random_.between(1, 300) * kMicrosecond, [=, this] { finish_decode(index, false); });
+  }
+  if (here.size() < decode_.size()) return;
+  arrivals_.erase(epoch);
   const Nanoseconds shared = latency();
   for (size_t i = 0; i < decode_.size(); ++i) {
-    decode_[i].joined = false;
-    if (decode_[i].batch.empty()) continue;
-    const bool failed = fault(fail_probability_);
-    for (const RequestId id : decode_[i].batch.requests) users_.at(id.value).faulted |= failed;
-    at(shared + random_.between(0, 100) * kMicrosecond,
-       [=, this] { finish_decode(static_cast<int>(i), failed); });
+    const Server& member = decode_[i];
+    if (member.batch.empty()) continue;
+    require(member.running && member.epoch == epoch, "members of different iterations meet");
+    const bool failed = fault(fail_probability_ / 2);
+    if (failed) note_decode_fault(member.iteration);
+    const uint64_t part = member.part;
+    at(shared + random_.between(0, 100) * kMicrosecond, [=, this] {
+      if (decode_[i].running && decode_[i].part == part) finish_decode(static_cast<int>(i), failed);
+    });
   }
+}
+
+void World::note_decode_fault(uint64_t iteration) {
+  faulty_iterations_.insert(iteration);
+  for (auto& [id, user] : users_) user.faulted |= !user.tokens.empty();
 }
 
 void World::finish_decode(int index, bool failed) {
@@ -217,6 +280,7 @@ void World::finish_decode(int index, bool failed) {
   }
   if (failed) {
     ++coverage_["decode failed"];
+    note_decode_fault(server.iteration);
     core_.decode_failed(index, make_error(ErrorCode::kDeadlineExceeded, "simulated"), now_);
   } else {
     core_.decode_done(index, next, now_);

@@ -42,7 +42,9 @@ EngineCoreConfig World::draw_config() {
   arrival_gap_ = random_.between(1, 40) * kMillisecond;
   EngineCoreConfig config;
   config.admission = {.prefill_servers = static_cast<int>(random_.between(1, 3)),
-                      .decode_servers = static_cast<int>(random_.between(1, 3)),
+                      .decode_servers = options_.decode_servers > 0
+                                            ? options_.decode_servers
+                                            : static_cast<int>(random_.between(1, 3)),
                       .prefill_pages = static_cast<int>(random_.between(10, 40)),
                       .decode_pages = static_cast<int>(random_.between(10, 60)),
                       .decode_seats = static_cast<int>(random_.between(1, 8)),

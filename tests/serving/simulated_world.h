@@ -27,6 +27,7 @@ struct Violation : std::runtime_error {
 
 struct WorldOptions {
   int requests = 200;
+  int decode_servers = 0;  // 0: drawn from the seed
   // Canaries: broken drivers that the checkers must catch.
   bool put_after_publish = false;     // the prefill server's last put is late
   bool wrong_token_on_batch = false;  // a sequence's token depends on its batch
@@ -63,8 +64,12 @@ class World {
     std::vector<Row> cache;
     bool running = false;
     uint64_t last_scheduled = 0;  // prefill: the newest request begun
-    Batch batch;                  // decode: the running part
-    bool joined = false;
+    // Decode: the running part.
+    Batch batch;
+    uint64_t part = 0;       // counts parts, so that a limit knows whether its part is over
+    uint64_t iteration = 0;  // as the core counts
+    uint32_t epoch = 0;      // the number taken from the leader's word
+    bool waiting_for_number = false;
   };
   // Words by (reader is decode, reader, writer, slot).
   using WordKey = std::tuple<bool, int, int, int>;
@@ -92,8 +97,11 @@ class World {
   void publish(const Handoff& handoff);
   void look_decode(int server);
   void start_decode(int server, Batch batch);
-  void start_group();
+  void begin_part(int server);
+  void take_number(int server);
+  void arrive(int server);
   void finish_decode(int server, bool failed);
+  void note_decode_fault(uint64_t iteration);
   void check_decode_batch(int server, const Batch& batch) const;
   void signal(WordKey word, uint32_t epoch, uint32_t value);
   Nanoseconds latency();
@@ -116,6 +124,10 @@ class World {
 
   std::vector<Server> prefill_, decode_;
   std::map<WordKey, std::pair<uint32_t, uint32_t>> words_;
+  // The decode group on the wire: the leader's word, and who has come to each iteration.
+  uint32_t group_epoch_ = 0;
+  std::map<uint32_t, std::set<int>> arrivals_;
+  std::set<uint64_t> faulty_iterations_;
   std::map<uint64_t, User> users_;
   std::map<std::string, int> coverage_;
   uint64_t tokens_seen_ = 0;

@@ -35,7 +35,8 @@ TEST(Simulation, EverySeedKeepsItsPromises) {
   for (const auto& [name, count] : coverage) std::printf("  %-32s %d\n", name.c_str(), count);
   if (only) return;
   for (const char* name :
-       {"stall", "skip", "drain", "prefill failed", "decode failed", "handoff without tokens",
+       {"stall", "skip", "decode failed before it began", "began after the others gave up",
+        "decode wait ran out", "drain", "prefill failed", "decode failed", "handoff without tokens",
         "handoff expired", "cancelled while prefilling", "cancelled while handing off",
         "cancelled while decoding", error_code_name(ErrorCode::kResourceExhausted),
         error_code_name(ErrorCode::kUnavailable), error_code_name(ErrorCode::kInvalidArgument)}) {
