@@ -3,8 +3,8 @@
 #include <ctime>
 #include <optional>
 
-#include "api/metrics.h"
 #include "api/generation_call.h"
+#include "api/metrics.h"
 #include "api/prepare.h"
 #include "api/readiness_probe.h"
 #include "api/router.h"

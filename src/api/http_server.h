@@ -1,8 +1,8 @@
 // HttpServer: HTTP/1.1 for thousands of open streams on one io thread. Keep-alive, pipelining (one
 // request of a connection at a time, answers in order), chunked streams, Expect: 100-continue. A
-// client that goes away is noticed at once, also while its answer is still being computed; the end of
-// its input counts as that.
-// Everything has a limit: headers, body, time to read them, unread output, connections.
+// client that goes away is noticed at once, also while its answer is still being computed; the end
+// of its input counts as that. Everything has a limit: headers, body, time to read them, unread
+// output, connections.
 //
 // Errors: listening fails with one clear line. Requests that cannot be parsed are answered by the
 // server itself in OpenAI's error shape (400, 408, 413, 417, 431) and the connection is closed.

@@ -2,8 +2,8 @@
 // layer attention, router, dispatch to the MoE servers and combine, then final norm, LM head and
 // sampling. Implemented by src/cpu (and later src/cuda); driven by src/serving.
 //
-// Contract: a sequence's outputs do not depend, bit for bit, on the other sequences of the iteration.
-// Thread rules: one thread per executor, except abort().
+// Contract: a sequence's outputs do not depend, bit for bit, on the other sequences of the
+// iteration. Thread rules: one thread per executor, except abort().
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct SampleSpec {
 };
 
 // The rows of one sequence in one iteration: `row_count` new tokens at positions
-// [context_length, context_length + row_count), whose keys and values go to the pages of block_table.
+// [context_length, context_length + row_count), whose keys and values go to the pages of
+// block_table.
 struct SequenceRows {
   int row_count = 0;
   int context_length = 0;
@@ -39,7 +40,7 @@ struct SequenceRows {
 
 struct IterationInput {
   apk::Phase phase = apk::Phase::kDecode;
-  std::span<const int32_t> tokens;            // all sequences' new tokens, one after the other
+  std::span<const int32_t> tokens;  // all sequences' new tokens, one after the other
   std::span<const SequenceRows> sequences;
   // Called after each layer's keys and values are in the cache (KV handoff layer by layer).
   std::function<void(int layer)> on_layer_cached;
@@ -51,7 +52,7 @@ struct IterationOutput {
 
 // For tests and tools: what an iteration computed on the way. Filled only when attached.
 struct IterationProbe {
-  std::vector<float> logits;                       // [sampled sequences, vocab] or [rows, vocab]
+  std::vector<float> logits;  // [sampled sequences, vocab] or [rows, vocab]
   bool logits_of_all_rows = false;
   std::vector<std::vector<int32_t>> expert_ids;    // per layer [rows, top_k], ascending
   std::vector<std::vector<float>> expert_weights;  // per layer [rows, top_k]

@@ -21,8 +21,8 @@ enum class MoeActivation { kNative, kFp8 };
 
 // Decode and prefill sharing of an MoE server's clusters (apk/budget.h).
 struct SharingConfig {
-  bool preemption = true;    // off: a cluster finishes a prefill operation before it looks at decode
-  int decode_clusters = 1;   // q: what decode gets while both phases are ready
+  bool preemption = true;   // off: a cluster finishes a prefill operation before it looks at decode
+  int decode_clusters = 1;  // q: what decode gets while both phases are ready
   int max_decode_clusters = 1;  // Q_max
   double expected_x_moe = 0;    // x_star; 0 = q is used as it is
 };
@@ -60,8 +60,8 @@ class Backend {
   // The KV element type for a model.
   virtual DataType kv_cache_type(const ModelWeights& weights) const = 0;
   virtual int default_moe_clusters() const = 0;  // per MoE server
-  // Added to the niceness of prefill attention threads, for devices that share the host's cores with
-  // decode: decode gets the cores first. The CPU backend says 10.
+  // Added to the niceness of prefill attention threads, for devices that share the host's cores
+  // with decode: decode gets the cores first. The CPU backend says 10.
   virtual int prefill_thread_niceness() const { return 0; }
 
   virtual Result<std::unique_ptr<MoeExecutor>> create_moe_executor(

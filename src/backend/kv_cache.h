@@ -15,8 +15,8 @@ constexpr int kKvPageTokens = 16;
 
 struct KvCacheShape {
   int layer_count = 0;
-  int kv_size = 0;                      // kv_head_count * head_dim
-  DataType type = DataType::kBf16;      // kBf16, or kF32 for models in F32
+  int kv_size = 0;                  // kv_head_count * head_dim
+  DataType type = DataType::kBf16;  // kBf16, or kF32 for models in F32
   int page_count = 0;
 
   size_t row_bytes() const { return static_cast<size_t>(kv_size) * data_type_bytes(type); }

@@ -16,10 +16,10 @@ namespace expertplex {
 struct MoeStatistics {
   uint64_t prefill_operations = 0, decode_operations = 0;
   uint64_t prefill_tiles = 0, decode_tiles = 0;
-  uint64_t preemptions = 0;     // a cluster left unfinished prefill work for a decode operation
-  uint64_t open_operations = 0; // ready or running now
+  uint64_t preemptions = 0;      // a cluster left unfinished prefill work for a decode operation
+  uint64_t open_operations = 0;  // ready or running now
   uint64_t waits_timed_out = 0;
-  double x_moe_decode_mean = 0; // executed decode tiles rows-wise, see apk/footprint.h
+  double x_moe_decode_mean = 0;  // executed decode tiles rows-wise, see apk/footprint.h
 };
 
 class MoeExecutor {

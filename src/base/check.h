@@ -12,11 +12,11 @@ namespace expertplex {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& message);
 
-#define EXPERTPLEX_CHECK(condition, ...)                                              \
-  do {                                                                                \
-    if (!(condition)) [[unlikely]]                                                    \
-      ::expertplex::check_failed(__FILE__, __LINE__, #condition,                      \
-                                 ::expertplex::detail::check_message(__VA_ARGS__));   \
+#define EXPERTPLEX_CHECK(condition, ...)                                            \
+  do {                                                                              \
+    if (!(condition)) [[unlikely]]                                                  \
+      ::expertplex::check_failed(__FILE__, __LINE__, #condition,                    \
+                                 ::expertplex::detail::check_message(__VA_ARGS__)); \
   } while (0)
 
 namespace detail {

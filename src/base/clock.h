@@ -1,5 +1,5 @@
-// Time as integer nanoseconds. Only drivers (threads, benches, the API) read the clock; policies get
-// `now` as an argument, so that a simulator can drive them.
+// Time as integer nanoseconds. Only drivers (threads, benches, the API) read the clock; policies
+// get `now` as an argument, so that a simulator can drive them.
 #pragma once
 
 #include <chrono>

@@ -53,7 +53,8 @@ Result<int64_t> as_int(std::string_view field, const Json& value) {
   // 1.0 is an integer to every JSON library that clients use.
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    if (number >= -9e15 && number <= 9e15 && number == static_cast<double>(static_cast<int64_t>(number)))
+    if (number >= -9e15 && number <= 9e15 &&
+        number == static_cast<double>(static_cast<int64_t>(number)))
       return static_cast<int64_t>(number);
   }
   return wrong_type(field, "an integer", value);
@@ -78,14 +79,16 @@ Result<std::string> as_string(std::string_view field, const Json& value) {
 
 Result<Json> parse_json(std::string_view text, int max_depth) {
   if (nesting_exceeds(text, max_depth)) {
-    return make_error(ErrorCode::kInvalidArgument, "JSON is nested deeper than {} levels", max_depth);
+    return make_error(ErrorCode::kInvalidArgument, "JSON is nested deeper than {} levels",
+                      max_depth);
   }
   try {
     return Json::parse(text);
   } catch (const Json::exception& e) {
     // nlohmann's text starts with "[json.exception.parse_error.101] "; users need what follows.
     std::string_view what = e.what();
-    if (const auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+    if (const auto end = what.find("] "); end != std::string_view::npos)
+      what.remove_prefix(end + 2);
     return make_error(ErrorCode::kInvalidArgument, "not valid JSON: {}", what);
   }
 }
@@ -112,28 +115,37 @@ Result<Json> read_json_file(const std::string& path, size_t max_bytes) {
 
 const char* json_type_name(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::boolean: return "a boolean";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
     case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned: return "an integer";
-    case Json::value_t::number_float: return "a number";
-    default: return "something else";
+    case Json::value_t::number_unsigned:
+      return "an integer";
+    case Json::value_t::number_float:
+      return "a number";
+    default:
+      return "something else";
   }
 }
 
-#define EXPERTPLEX_JSON_GETTER(type, name, default_type)                                         \
-  Result<type> get_##name(const Json& object, std::string_view field) {                          \
-    const Json* value = find(object, field);                                                     \
-    if (!value) return missing(field);                                                           \
-    return as_##name(field, *value);                                                             \
-  }                                                                                              \
-  Result<type> get_##name##_or(const Json& object, std::string_view field, default_type fallback) { \
-    const Json* value = find(object, field);                                                     \
-    if (!value) return type(std::move(fallback));                                                \
-    return as_##name(field, *value);                                                             \
+#define EXPERTPLEX_JSON_GETTER(type, name, default_type)                   \
+  Result<type> get_##name(const Json& object, std::string_view field) {    \
+    const Json* value = find(object, field);                               \
+    if (!value) return missing(field);                                     \
+    return as_##name(field, *value);                                       \
+  }                                                                        \
+  Result<type> get_##name##_or(const Json& object, std::string_view field, \
+                               default_type fallback) {                    \
+    const Json* value = find(object, field);                               \
+    if (!value) return type(std::move(fallback));                          \
+    return as_##name(field, *value);                                       \
   }
 EXPERTPLEX_JSON_GETTER(int64_t, int, int64_t)
 EXPERTPLEX_JSON_GETTER(double, number, double)

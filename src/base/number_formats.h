@@ -26,7 +26,8 @@ inline float to_float(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t
 
 inline Bf16 to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40)};  // NaN
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+    return {static_cast<uint16_t>((bits >> 16) | 0x40)};  // NaN
   return {static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 

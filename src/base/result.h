@@ -89,8 +89,8 @@ class [[nodiscard]] Result<void> {
 
 // EXPERTPLEX_TRY(expression): returns the error of a failed Result from the enclosing function.
 // EXPERTPLEX_ASSIGN(declaration, expression): the same, and else binds the value.
-#define EXPERTPLEX_TRY(...)                                         \
-  do {                                                              \
+#define EXPERTPLEX_TRY(...)                                             \
+  do {                                                                  \
     if (auto result_ = (__VA_ARGS__); !result_) return result_.error(); \
   } while (0)
 #define EXPERTPLEX_CONCAT_(a, b) a##b

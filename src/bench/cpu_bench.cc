@@ -84,7 +84,7 @@ class CpuBench {
   struct Interference {
     std::vector<double> idle_ms, busy_ms;  // inter-token latencies outside and inside prefills
     std::vector<double> prefill_ms;
-    std::vector<std::string> texts;        // of the running streams: must not depend on anything
+    std::vector<std::string> texts;  // of the running streams: must not depend on anything
   };
 
   // Eight streams run; with `prefills`, long prompts arrive one after the other meanwhile.
@@ -92,8 +92,8 @@ class CpuBench {
     Random random(300);
     auto requests = random_requests(random, kRunningStreams, 64, 1000);
     for (int i = 0; prefills && i < kPrefills; ++i) {
-      requests.push_back({random_prompt(random, kPrefillTokens), 1,
-                          500 * kMillisecond + i * 600 * kMillisecond});
+      requests.push_back(
+          {random_prompt(random, kPrefillTokens), 1, 500 * kMillisecond + i * 600 * kMillisecond});
     }
     EXPERTPLEX_ASSIGN(const auto results, run(requests));
     Interference out;
@@ -128,9 +128,10 @@ void print(const char* what, const Spread& s, const char* unit) {
 }
 
 void print_interference(const char* what, const CpuBench::Interference& i, double idle_p99) {
-  fmt::print("{:<52} {:>9.2f} ms     p50 {:.2f} ms, p99 {:.2f}x idle, {} samples, prefill {:.0f} ms\n",
-             what, quantile(i.busy_ms, 0.99), quantile(i.busy_ms, 0.5),
-             quantile(i.busy_ms, 0.99) / idle_p99, i.busy_ms.size(), quantile(i.prefill_ms, 0.5));
+  fmt::print(
+      "{:<52} {:>9.2f} ms     p50 {:.2f} ms, p99 {:.2f}x idle, {} samples, prefill {:.0f} ms\n",
+      what, quantile(i.busy_ms, 0.99), quantile(i.busy_ms, 0.5),
+      quantile(i.busy_ms, 0.99) / idle_p99, i.busy_ms.size(), quantile(i.prefill_ms, 0.5));
 }
 
 Result<std::unique_ptr<ServerProcess>> start_server(const CpuBenchOptions& options,
@@ -142,7 +143,8 @@ Result<std::unique_ptr<ServerProcess>> start_server(const CpuBenchOptions& optio
 }
 
 Result<std::string> backend_name(const ServerProcess& server) {
-  EXPERTPLEX_ASSIGN(const auto body, http_get(server.host(), server.port(), "/server_info", kLimit));
+  EXPERTPLEX_ASSIGN(const auto body,
+                    http_get(server.host(), server.port(), "/server_info", kLimit));
   EXPERTPLEX_ASSIGN(const Json info, parse_json(body));
   return get_string_or(info, "backend", "cpu");
 }
@@ -175,8 +177,9 @@ Result<Measured> measure(const CpuBenchOptions& options) {
     print("time to first token, 200-token prompt, idle", m.ttft, "ms");
     EXPERTPLEX_ASSIGN(alone, bench.interference(false));
     m.idle_p99 = quantile(alone.idle_ms, 0.99);
-    fmt::print("{:<52} {:>9.2f} ms     p50 {:.2f} ms, {} samples\n", "inter-token latency p99, 8 streams, idle",
-               m.idle_p99, quantile(alone.idle_ms, 0.5), alone.idle_ms.size());
+    fmt::print("{:<52} {:>9.2f} ms     p50 {:.2f} ms, {} samples\n",
+               "inter-token latency p99, 8 streams, idle", m.idle_p99, quantile(alone.idle_ms, 0.5),
+               alone.idle_ms.size());
     EXPERTPLEX_ASSIGN(const auto with, bench.interference(true));
     EXPERTPLEX_TRY(same_texts(alone, with, "beside a prefill"));
     m.busy_p99 = quantile(with.busy_ms, 0.99);
@@ -200,7 +203,8 @@ Result<void> run_cpu_bench(const CpuBenchOptions& options) {
       {"cpu.tokens_per_s_32", m.many.median, "tok/s", ">= 1200", command},
       {"cpu.ttft_ms_200", m.ttft.median, "ms", "<= 150", command},
       {"cpu.itl_p99_x", m.busy_p99 / m.idle_p99, "", "<= 3", command},
-      {"cpu.itl_p99_x_preemption_off", m.busy_p99_without / m.idle_p99, "", "beside itl_p99_x", command},
+      {"cpu.itl_p99_x_preemption_off", m.busy_p99_without / m.idle_p99, "", "beside itl_p99_x",
+       command},
   };
   if (options.summary_path.empty()) return {};
   return update_summary(options.summary_path, rows, options.commit, machine_name(m.backend));

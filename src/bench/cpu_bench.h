@@ -1,7 +1,7 @@
-// `expertplex bench cpu`: the CPU backend serving the bundled model over HTTP, as a user meets it: one
-// stream, 32 streams, time to first token, and the inter-token latency of running streams while a
-// long prefill runs, with preemption on and off side by side. Every run is checked before it counts:
-// the greedy text of a stream must not depend on what ran beside it.
+// `expertplex bench cpu`: the CPU backend serving the bundled model over HTTP, as a user meets it:
+// one stream, 32 streams, time to first token, and the inter-token latency of running streams while
+// a long prefill runs, with preemption on and off side by side. Every run is checked before it
+// counts: the greedy text of a stream must not depend on what ran beside it.
 #pragma once
 
 #include <string>

@@ -97,7 +97,8 @@ asio::awaitable<void> run_stream(const std::string& host, int port, const Stream
     asio::steady_timer timer(executor, std::chrono::nanoseconds(request.start_after));
     co_await timer.async_wait(use_awaitable);
   }
-  const auto message = make_request(host, http::verb::post, "/v1/completions", request_body(request));
+  const auto message =
+      make_request(host, http::verb::post, "/v1/completions", request_body(request));
   beast::tcp_stream stream(executor);
   stream.expires_after(std::chrono::nanoseconds(limit));
   result.sent = now_ns();

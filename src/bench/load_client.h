@@ -1,9 +1,9 @@
 // A load generator for OpenAI-compatible servers: sends streaming /v1/completions requests with
-// token-id prompts and notes when each piece of the answer arrives. One thread drives all streams, so
-// that the client takes as little of the machine as it can.
+// token-id prompts and notes when each piece of the answer arrives. One thread drives all streams,
+// so that the client takes as little of the machine as it can.
 //
-// Times are taken where a client sees them: `sent` before the connect, `chunk_at` when a content event
-// has been read from the socket.
+// Times are taken where a client sees them: `sent` before the connect, `chunk_at` when a content
+// event has been read from the socket.
 #pragma once
 
 #include <cstdint>

@@ -30,11 +30,13 @@ Result<int> read_port(int output, const std::string& host) {
     if (count <= 0) break;
     text.append(buffer, static_cast<size_t>(count));
     const size_t at = text.find(marker);
-    if (at != std::string::npos && text.find_first_not_of("0123456789", at + marker.size()) != std::string::npos) {
+    if (at != std::string::npos &&
+        text.find_first_not_of("0123456789", at + marker.size()) != std::string::npos) {
       return std::stoi(text.substr(at + marker.size()));
     }
   }
-  return make_error(ErrorCode::kUnavailable, "the server did not come up; its output was:\n{}", text);
+  return make_error(ErrorCode::kUnavailable, "the server did not come up; its output was:\n{}",
+                    text);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A server of our own binary in a child process, for benches: started, waited for until it is ready,
-// and ended with SIGTERM.
+// A server of our own binary in a child process, for benches: started, waited for until it is
+// ready, and ended with SIGTERM.
 #pragma once
 
 #include <sys/types.h>

@@ -11,7 +11,8 @@ double quantile(std::vector<double> samples, double q) {
   const double position = q * static_cast<double>(samples.size() - 1);
   const size_t below = static_cast<size_t>(std::floor(position));
   const size_t above = std::min(below + 1, samples.size() - 1);
-  return samples[below] + (position - static_cast<double>(below)) * (samples[above] - samples[below]);
+  return samples[below] +
+         (position - static_cast<double>(below)) * (samples[above] - samples[below]);
 }
 
 Spread spread(const std::vector<double>& samples) {

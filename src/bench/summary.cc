@@ -40,8 +40,9 @@ Result<void> update_summary(const std::string& path, const std::vector<SummaryRo
   }
   const std::string date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
   for (const SummaryRow& row : rows) {
-    by_name[row.name] = Json{{"name", row.name},       {"value", row.value},   {"unit", row.unit},
-                             {"target", row.target},   {"command", row.command}, {"commit", commit},
+    by_name[row.name] = Json{{"name", row.name},       {"value", row.value},
+                             {"unit", row.unit},       {"target", row.target},
+                             {"command", row.command}, {"commit", commit},
                              {"machine", machine},     {"date", date}};
   }
   Json all = Json::array();

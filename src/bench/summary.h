@@ -1,5 +1,5 @@
-// results/summary.json: every published number is a row {name, value, unit, target, command, commit,
-// machine, date}; rows are sorted by name, and a new measurement replaces its row.
+// results/summary.json: every published number is a row {name, value, unit, target, command,
+// commit, machine, date}; rows are sorted by name, and a new measurement replaces its row.
 #pragma once
 
 #include <string>

@@ -35,7 +35,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   verb->require_subcommand(1);
   verb->footer(kFooter);
   CLI::App* cpu = verb->add_subcommand(
-      "cpu", "Throughput, time to first token and inter-token latency over HTTP, on the CPU backend");
+      "cpu",
+      "Throughput, time to first token and inter-token latency over HTTP, on the CPU backend");
   const auto options = std::make_shared<bench::CpuBenchOptions>();
   cpu->add_option("--model", options->model, "Model directory; the bundled one if left out")
       ->type_name("DIR");

@@ -1,6 +1,6 @@
-// Chat templates: the subset of Jinja that model directories use (for, if, set, macros where needed,
-// filters, tests, string methods, namespace, raise_exception), interpreted. An unsupported construct
-// is refused at parse time with its line; it never renders something else in silence.
+// Chat templates: the subset of Jinja that model directories use (for, if, set, macros where
+// needed, filters, tests, string methods, namespace, raise_exception), interpreted. An unsupported
+// construct is refused at parse time with its line; it never renders something else in silence.
 //
 // Thread rules: immutable after parsing; render may be called from any thread. Rendering is bounded
 // in steps and output size.
@@ -24,8 +24,8 @@ class ChatTemplate {
   // say. raise_exception('...') comes back as kInvalidArgument with that text.
   Result<std::string> render(const Json& variables) const;
 
-  // The same with the fields of objects in the order of the request: Json sorts them, which shows where
-  // a template writes `tool | tojson`.
+  // The same with the fields of objects in the order of the request: Json sorts them, which shows
+  // where a template writes `tool | tojson`.
   Result<std::string> render_ordered(const nlohmann::ordered_json& variables) const;
 
  private:

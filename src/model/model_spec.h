@@ -1,6 +1,6 @@
 // ModelSpec: what `config.json` of a Hugging Face directory says about a model, checked and in our
-// words. Architectures: MiniMaxM2ForCausalLM and Qwen3MoeForCausalLM (math in DESIGN and the model's
-// `transformers` implementation).
+// words. Architectures: MiniMaxM2ForCausalLM and Qwen3MoeForCausalLM (math in DESIGN and the
+// model's `transformers` implementation).
 //
 // Thread rules: a value, immutable after loading.
 #pragma once
@@ -45,10 +45,10 @@ struct ModelSpec {
   int experts_per_token = 0;
   int expert_intermediate_size = 0;
   RouterScore router_score = RouterScore::kSoftmax;
-  bool router_bias = false;    // e_score_correction_bias: added for the choice, not for the weight
-  bool renormalize = true;     // chosen weights divided by their sum
+  bool router_bias = false;  // e_score_correction_bias: added for the choice, not for the weight
+  bool renormalize = true;   // chosen weights divided by their sum
 
-  bool fp8_weights = false;    // quantization_config says fp8 with 128 x 128 tiles
+  bool fp8_weights = false;  // quantization_config says fp8 with 128 x 128 tiles
   std::vector<int32_t> eos_token_ids;
 
   int query_size() const { return query_head_count * head_dim; }
@@ -56,8 +56,9 @@ struct ModelSpec {
 };
 
 // Reads `config.json` (and `generation_config.json` for the eos ids, if there). Refuses what this
-// build cannot run exactly (unknown architecture, rope scaling, dense layers, other quantisation, an
-// activation other than silu, attention bias, a sliding window) by naming file, field, expected, got.
+// build cannot run exactly (unknown architecture, rope scaling, dense layers, other quantisation,
+// an activation other than silu, attention bias, a sliding window) by naming file, field, expected,
+// got.
 Result<ModelSpec> load_model_spec(const std::string& directory);
 
 // Parameters by part, for `info` and for memory arithmetic.

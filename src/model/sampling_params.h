@@ -22,7 +22,7 @@ struct SamplingParams {
   int min_tokens = 0;             // no eos or stop before that many
   float temperature = 1.0f;
   float top_p = 1.0f;
-  int top_k = 0;  // 0: all (vLLM's -1 becomes 0 where requests are read)
+  int top_k = 0;                  // 0: all (vLLM's -1 becomes 0 where requests are read)
   std::optional<uint64_t> seed;   // absent: drawn per request
   std::vector<std::string> stop;  // the text ends before the first of these
   std::vector<int32_t> stop_token_ids;

@@ -1,4 +1,5 @@
-// A view of a tensor in a checkpoint: element type, shape, and where its bytes are mapped. Row-major.
+// A view of a tensor in a checkpoint: element type, shape, and where its bytes are mapped.
+// Row-major.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,13 @@ enum class DataType { kF32, kBf16, kF16, kFp8E4m3 };
 
 constexpr size_t data_type_bytes(DataType type) {
   switch (type) {
-    case DataType::kF32: return 4;
+    case DataType::kF32:
+      return 4;
     case DataType::kBf16:
-    case DataType::kF16: return 2;
-    case DataType::kFp8E4m3: return 1;
+    case DataType::kF16:
+      return 2;
+    case DataType::kFp8E4m3:
+      return 1;
   }
   return 0;
 }

@@ -1,8 +1,8 @@
-// Byte-level BPE as `tokenizer.json` describes it: added (special) tokens, normalizer, pre-tokenizer
-// regexes, merges, byte decoder. Same ids as the `tokenizers` library gives, or a refusal at load
-// that names the unsupported component. (`truncation` and `padding` are not applied, as in other
-// servers; code points of the newest Unicode versions may be classed differently by the two regex
-// engines.)
+// Byte-level BPE as `tokenizer.json` describes it: added (special) tokens, normalizer,
+// pre-tokenizer regexes, merges, byte decoder. Same ids as the `tokenizers` library gives, or a
+// refusal at load that names the unsupported component. (`truncation` and `padding` are not
+// applied, as in other servers; code points of the newest Unicode versions may be classed
+// differently by the two regex engines.)
 //
 // Thread rules: immutable after loading; encode and decode may be called from any thread.
 #pragma once
@@ -25,9 +25,9 @@ class Tokenizer {
   ~Tokenizer();
 
   // Text to ids. Special tokens written in the text become their ids only if `parse_special` (chat
-  // templates); otherwise they are ordinary text, so that a user cannot forge a turn. Added tokens that
-  // are not special (`<think>`) always become their ids. `add_special` applies the post-processor (a BOS
-  // token where the model has one). Invalid UTF-8 is an error.
+  // templates); otherwise they are ordinary text, so that a user cannot forge a turn. Added tokens
+  // that are not special (`<think>`) always become their ids. `add_special` applies the
+  // post-processor (a BOS token where the model has one). Invalid UTF-8 is an error.
   Result<std::vector<int32_t>> encode(std::string_view text, bool parse_special,
                                       bool add_special = false) const;
 
@@ -49,8 +49,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Turns a stream of ids into a stream of text in which no chunk splits a UTF-8 code point; bytes that
-// can never become valid are replaced by U+FFFD. One per request; not thread-safe.
+// Turns a stream of ids into a stream of text in which no chunk splits a UTF-8 code point; bytes
+// that can never become valid are replaced by U+FFFD. One per request; not thread-safe.
 class IncrementalDecoder {
  public:
   IncrementalDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);

@@ -24,17 +24,17 @@ struct ExpertWeights {
 };
 
 struct LayerWeights {
-  std::vector<float> input_norm;           // [hidden]
-  LinearWeight query, key, value, output;  // no biases
-  std::vector<float> query_norm, key_norm; // [head_dim] or [query_size] / [kv_size]; empty if none
-  std::vector<float> post_attention_norm;  // [hidden]
-  LinearWeight router;                     // [experts, hidden]
-  std::vector<float> router_bias;          // [experts]; empty if none
+  std::vector<float> input_norm;            // [hidden]
+  LinearWeight query, key, value, output;   // no biases
+  std::vector<float> query_norm, key_norm;  // [head_dim] or [query_size] / [kv_size]; empty if none
+  std::vector<float> post_attention_norm;   // [hidden]
+  LinearWeight router;                      // [experts, hidden]
+  std::vector<float> router_bias;           // [experts]; empty if none
   std::vector<ExpertWeights> experts;
 };
 
 struct ModelWeights {
-  LinearWeight embedding;         // [vocab, hidden]; never FP8
+  LinearWeight embedding;  // [vocab, hidden]; never FP8
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
   LinearWeight lm_head;           // [vocab, hidden]; the embedding when tied

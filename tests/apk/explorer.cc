@@ -43,6 +43,7 @@ struct Explorer::Snapshot {
 };
 
 std::string Exploration::summary() const {
+  if (states == 0) return fmt::format("{:.0f} schedules, {:.2f} s cpu", schedules, seconds);
   return fmt::format("{:.2e} schedules, {} states, {} transitions, {:.2f} s cpu{}", schedules,
                      states, transitions, seconds, truncated ? ", TRUNCATED" : "");
 }

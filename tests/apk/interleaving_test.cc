@@ -92,6 +92,15 @@ TEST_F(Interleaving, WorkersSwitchAtTileBoundaries) {
   walk("workers, reduction", reduce, true);
 }
 
+// The walks above do not interleave accesses that commute with everything (is_local). This one
+// trusts no such argument.
+TEST_F(Interleaving, WorkersWithEveryAccessInterleaved) {
+  SharingConfig config = workers();
+  config.prefill_rows = 1;
+  config.interleave_all = true;
+  walk("workers, every access interleaved", config, false);
+}
+
 TEST_F(Interleaving, WorkersReuseASlot) {
   SharingConfig config = workers();
   config.prefill_rows = 1;

@@ -1,10 +1,12 @@
-// Worker threads as CTA clusters, several senders, random operations of both phases, under the
-// thread sanitizer: every tile exactly once, dependencies respected, every operation finishes once.
-// Tile outputs, operation fields and the agent's data are plain memory, so a lost release or
-// acquire is a report of the sanitizer. Own main: gtest is not built with the sanitizer.
+// Threads as CTA clusters, several senders, random operations of both phases, under the thread
+// sanitizer: every tile exactly once, dependencies respected, every operation finishes once. Tile
+// outputs, operation fields, handed-over messages and the agent's data are plain memory, so a lost
+// release or acquire is a report of the sanitizer. Cases: CPU workers, clusters of two threads
+// (leader and member), a resident pipeline beside the main one, parking. Own main: gtest is not
+// built with the sanitizer.
 //
-// With the argument `lost_release` the claim and window words are published relaxed: the canary,
-// which must end in a report.
+// With the argument `lost_release` the words are published relaxed: the canary, which must end in a
+// report.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "apk/counters.h"
+#include "apk/handoff.h"
 #include "apk/host_memory.h"
 #include "apk/scheduler.h"
 #include "base/check.h"
@@ -32,30 +35,46 @@ class LostRelease : public HostMemory {
   }
 };
 
-constexpr uint32_t kWorkers = 4;
+constexpr uint32_t kClusters = 4;
 constexpr uint32_t kSendersPerPhase = 2;
 constexpr uint32_t kExperts = 5;
 constexpr uint32_t kRowBlocks = 24;
 constexpr uint32_t kMaxTokens = 24;
+constexpr uint32_t kDepth = 2;
+constexpr uint64_t kMaxLooks = 100'000'000;  // limit of every wait here
 
-// One slot: its sender's mailbox and what the tiles compute. The mailbox is published with the
-// ready word and everything else with done word, claims and commits.
+struct Case {
+  const char* name = "";
+  uint32_t members = 1;
+  bool resident = false;  // decode runs in a resident pipeline
+  SharingPolicy policy;
+  uint32_t operations = 0;  // per sender
+};
+
+// One slot: its sender's mailbox, and what the tiles compute. The mailbox is published with the
+// ready word, the rest with claims, commits and the done word.
 struct Slot {
   OperationTemplate shape;
   uint32_t rows[kExperts] = {};
   uint32_t tokens = 0;
   std::atomic<uint32_t> ready_word{0};
   std::atomic<uint32_t> done_word{0};
-  uint32_t submitted = 0;                       // the agent's
-  std::vector<uint32_t> gate_up, down, reduce;  // epoch in which the tile was computed
+  uint32_t submitted = 0;                         // the agent's
+  std::vector<uint32_t> outputs[kTileKindCount];  // tile, member -> epoch in which it was computed
+};
+
+// Between the leader and the member of one pipeline.
+struct Team {
+  HandoffRing<kDepth> ring;
+  uint32_t taken = 0;
 };
 
 struct Server {
+  Case setup;
   SchedulerLimits limits;
   void* storage = nullptr;
   Slot slots[kPhaseCount][kSendersPerPhase];
-  SharingPolicy policy;
-  std::atomic<bool> stop{false};
+  Team teams[kClusters][2];
   std::atomic<uint64_t> tiles{0};
 };
 
@@ -80,71 +99,142 @@ void run_agent_round(Server& server, AgentRole<Mem>& agent) {
       }
     }
   }
-  agent.decide(server.policy);
+  agent.decide(server.setup.policy);
 }
 
-// Marks a tile as computed in this epoch, exactly once.
-void compute_output(std::vector<uint32_t>& outputs, uint32_t index, uint32_t epoch) {
-  EXPERTPLEX_CHECK(outputs[index] < epoch, "tile {} computed twice in epoch {}", index, epoch);
-  outputs[index] = epoch;
-}
-
-void compute(Slot& slot, const TileDescriptor& tile, const OperationFields& fields) {
-  const uint32_t gate_up_columns = slot.shape.gate_up_columns();
-  const uint32_t down_columns = slot.shape.down_columns();
-  switch (tile.kind) {
-    case TileKind::kGateUp:
-      compute_output(slot.gate_up, tile.row_block * gate_up_columns + tile.column_tile, tile.epoch);
-      return;
-    case TileKind::kDown:
-      for (uint32_t c = 0; c < gate_up_columns; ++c) {
-        EXPERTPLEX_CHECK(slot.gate_up[tile.row_block * gate_up_columns + c] == tile.epoch,
-                         "Down before its GateUp");
-      }
-      compute_output(slot.down, tile.row_block * down_columns + tile.column_tile, tile.epoch);
-      return;
-    case TileKind::kReduce:
-      break;
-  }
-  for (uint32_t i = 0; i < fields.down_tiles; ++i) {
-    EXPERTPLEX_CHECK(slot.down[i] == tile.epoch, "Reduce before Down");
-  }
-  compute_output(slot.reduce, tile.row_block, tile.epoch);
-}
-
+// One thread: a leader or a member of one pipeline of one cluster.
 template <typename Mem>
-void run_worker(Server& server, uint32_t cluster) {
-  TileScheduler<Mem> scheduler(server.limits, server.storage);
-  PipelineState pipeline;
-  pipeline.cluster = cluster;
-  Random random(1000 + cluster);
-  while (true) {
-    if (auto agent = scheduler.try_become_agent()) run_agent_round(server, agent);
-    const Claim claim = scheduler.next(pipeline);
-    if (claim.status == ClaimStatus::kAbort) return;
+class Worker {
+ public:
+  Worker(Server& server, uint32_t cluster, uint32_t member, PipelineRole role)
+      : server_(server),
+        scheduler_(server.limits, server.storage),
+        member_(member),
+        team_(server.teams[cluster][static_cast<uint32_t>(role)]),
+        rings_{&team_.ring},
+        sender_(rings_, server.setup.members - 1, &team_.taken, server.setup.members - 1),
+        receiver_(&team_.ring, &team_.taken),
+        random_(1000 + cluster * 10 + member) {
+    pipeline_.cluster = cluster;
+    pipeline_.role = role;
+  }
+
+  void run() {
+    while (true) {
+      const Claim claim = next();
+      if (claim.status == ClaimStatus::kAbort) return;
+      if (claim.status == ClaimStatus::kTile) run_tile(claim.tile);
+    }
+  }
+
+ private:
+  // The leader asks and tells its member; the member is told.
+  Claim next() {
+    if (member_ > 0) return receive();
+    if (auto agent = scheduler_.try_become_agent()) run_agent_round(server_, agent);
+    const Claim claim = scheduler_.next(pipeline_);
     if (claim.status == ClaimStatus::kNothing) {
       std::this_thread::yield();
-      continue;
+    } else {
+      hand_on(claim);
     }
-    const TileDescriptor tile = claim.tile;
-    Slot& slot = server.slots[phase_index(tile.phase)][tile.slot];
-    const OperationFields fields = scheduler.operation(tile);
+    return claim;
+  }
+
+  void hand_on(const Claim& claim) {
+    for (uint64_t look = 0; !sender_.try_send(claim); ++look) {
+      EXPERTPLEX_CHECK(look < kMaxLooks, "the member takes nothing");
+      std::this_thread::yield();
+    }
+  }
+
+  Claim receive() {
+    Claim claim;
+    for (uint64_t look = 0; !receiver_.try_receive(&claim); ++look) {
+      EXPERTPLEX_CHECK(look < kMaxLooks, "the leader says nothing");
+      std::this_thread::yield();
+    }
+    return claim;
+  }
+
+  void run_tile(const TileDescriptor& tile) {
+    Slot& slot = server_.slots[phase_index(tile.phase)][tile.slot];
+    const OperationFields fields = scheduler_.operation(tile);
     EXPERTPLEX_CHECK(fields.epoch == tile.epoch);
+    if (tile.phase == Phase::kPrefill && server_.setup.policy.mode == SwitchMode::kParking) {
+      check_for_decode(tile);
+    }
     compute(slot, tile, fields);
-    if (random.chance(0.05)) std::this_thread::yield();
-    server.tiles.fetch_add(1, std::memory_order_relaxed);
-    if (!scheduler.commit(tile)) continue;
-    scheduler.retire(tile);
+    if (random_.chance(0.05)) std::this_thread::yield();
+    if (member_ == 0) server_.tiles.fetch_add(1, std::memory_order_relaxed);
+    if (!scheduler_.commit(tile)) return;
+    scheduler_.retire(tile);
     slot.done_word.store(tile.epoch, std::memory_order_release);
   }
-}
+
+  // The k-block check in the middle of a prefill tile.
+  void check_for_decode(const TileDescriptor& running) {
+    Claim claim;
+    if (member_ == 0) {
+      claim = scheduler_.preempt(pipeline_, running);
+      // A leader that is told to abort finishes its tile first.
+      if (claim.status == ClaimStatus::kAbort) claim = {};
+      hand_on(claim);
+    } else {
+      claim = receive();
+    }
+    while (claim.status == ClaimStatus::kTile) {
+      run_tile(claim.tile);
+      claim = next();
+      EXPERTPLEX_CHECK(claim.status != ClaimStatus::kNothing, "parked without a way back");
+    }
+    if (claim.status == ClaimStatus::kResume) EXPERTPLEX_CHECK(claim.tile == running);
+  }
+
+  // Marks this member's part of a tile as computed in this epoch, exactly once, after all parts
+  // that it depends on.
+  void compute(Slot& slot, const TileDescriptor& tile, const OperationFields& fields) {
+    const uint32_t members = server_.setup.members;
+    const uint32_t gate_up_columns = slot.shape.gate_up_columns();
+    uint32_t index = tile.row_block;
+    if (tile.kind == TileKind::kGateUp) {
+      index = tile.row_block * gate_up_columns + tile.column_tile;
+    } else if (tile.kind == TileKind::kDown) {
+      index = tile.row_block * slot.shape.down_columns() + tile.column_tile;
+      expect_computed(slot.outputs[0], tile.row_block * gate_up_columns * members,
+                      gate_up_columns * members, tile.epoch);
+    } else {
+      expect_computed(slot.outputs[1], 0, fields.down_tiles * members, tile.epoch);
+    }
+    uint32_t& output = slot.outputs[static_cast<uint32_t>(tile.kind)][index * members + member_];
+    EXPERTPLEX_CHECK(output < tile.epoch, "a tile was computed twice");
+    output = tile.epoch;
+  }
+
+  static void expect_computed(const std::vector<uint32_t>& outputs, uint32_t first, uint32_t count,
+                              uint32_t epoch) {
+    for (uint32_t i = first; i < first + count; ++i) {
+      EXPERTPLEX_CHECK(outputs[i] == epoch, "a tile runs before what it depends on");
+    }
+  }
+
+  Server& server_;
+  TileScheduler<Mem> scheduler_;
+  PipelineState pipeline_;
+  uint32_t member_;
+  Team& team_;
+  HandoffRing<kDepth>* rings_[1];
+  HandoffSender<Mem, kDepth> sender_;
+  HandoffReceiver<Mem, kDepth> receiver_;
+  Random random_;
+};
 
 // Sends operations of random raggedness, one after the other; returns the tiles that they have.
-uint64_t run_sender(Server& server, Phase phase, uint32_t s, uint32_t operations) {
+uint64_t run_sender(Server& server, Phase phase, uint32_t s) {
   Slot& slot = server.slots[phase_index(phase)][s];
   Random random(phase_index(phase) * 10 + s);
   uint64_t expected = 0;
-  for (uint32_t epoch = 1; epoch <= operations; ++epoch) {
+  for (uint32_t epoch = 1; epoch <= server.setup.operations; ++epoch) {
     uint32_t blocks = 0;
     for (uint32_t& rows : slot.rows) {
       rows = random.chance(0.4) ? 0 : static_cast<uint32_t>(random.below(9));
@@ -155,7 +245,7 @@ uint64_t run_sender(Server& server, Phase phase, uint32_t s, uint32_t operations
     if (slot.shape.reduce_tokens > 0) expected += ceil_div(slot.tokens, slot.shape.reduce_tokens);
     slot.ready_word.store(epoch, std::memory_order_release);
     for (uint64_t look = 0; slot.done_word.load(std::memory_order_acquire) != epoch; ++look) {
-      EXPERTPLEX_CHECK(look < 100'000'000, "no done word for {} {} epoch {}", phase_name(phase), s,
+      EXPERTPLEX_CHECK(look < kMaxLooks, "no done word for {} {} epoch {}", phase_name(phase), s,
                        epoch);
       std::this_thread::yield();
     }
@@ -163,23 +253,21 @@ uint64_t run_sender(Server& server, Phase phase, uint32_t s, uint32_t operations
   return expected;
 }
 
-template <typename Mem>
-void run_case(const char* name, const SharingPolicy& policy, uint32_t operations) {
-  const auto begin = std::chrono::steady_clock::now();
-  auto server = std::make_unique<Server>();
-  server->policy = policy;
-  SchedulerLimits& limits = server->limits;
-  limits.clusters = kWorkers;
+void set_up(Server& server) {
+  SchedulerLimits& limits = server.limits;
+  limits.clusters = kClusters;
   limits.slots[0] = limits.slots[1] = kSendersPerPhase;
   limits.experts = kExperts;
   limits.row_blocks[0] = limits.row_blocks[1] = kRowBlocks;
-  server->storage = std::aligned_alloc(kStorageAlignment, storage_bytes(limits));
-  initialise_storage(limits, server->storage);
+  server.storage = std::aligned_alloc(kStorageAlignment, storage_bytes(limits));
+  initialise_storage(limits, server.storage);
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     for (uint32_t s = 0; s < kSendersPerPhase; ++s) {
-      Slot& slot = server->slots[phase_index(phase)][s];
+      Slot& slot = server.slots[phase_index(phase)][s];
       OperationTemplate& shape = slot.shape;
       shape.phase = phase;
+      if (phase == Phase::kDecode && server.setup.resident)
+        shape.pipeline = PipelineRole::kResident;
       shape.slot = static_cast<uint8_t>(s);
       shape.experts = kExperts;
       shape.hidden = 24;
@@ -189,28 +277,39 @@ void run_case(const char* name, const SharingPolicy& policy, uint32_t operations
       shape.reduce_tokens = phase == Phase::kPrefill ? 5 : 0;
       shape.row_group = 1 + s;
       shape.down_scan_window = 3;
+      shape.commits_per_tile = server.setup.members;
       shape.max_row_blocks = kRowBlocks;
       shape.max_tokens = kMaxTokens;
-      EXPERTPLEX_CHECK(install_template(limits, server->storage, shape) == OperationFault::kNone);
-      slot.gate_up.assign(kRowBlocks * shape.gate_up_columns(), 0);
-      slot.down.assign(kRowBlocks * shape.down_columns(), 0);
-      slot.reduce.assign(kMaxTokens, 0);
+      EXPERTPLEX_CHECK(install_template(limits, server.storage, shape) == OperationFault::kNone);
+      for (auto& outputs : slot.outputs) outputs.assign(kRowBlocks * 3 * server.setup.members, 0);
     }
   }
+}
+
+template <typename Mem>
+void run_case(const Case& setup) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto server = std::make_unique<Server>();
+  server->setup = setup;
+  set_up(*server);
   std::vector<std::thread> workers;
-  for (uint32_t c = 0; c < kWorkers; ++c) {
-    workers.emplace_back(run_worker<Mem>, std::ref(*server), c);
+  for (uint32_t c = 0; c < kClusters; ++c) {
+    for (uint32_t m = 0; m < setup.members; ++m) {
+      for (uint32_t r = 0; r < (setup.resident ? 2u : 1u); ++r) {
+        workers.emplace_back(
+            [&server, c, m, r] { Worker<Mem>(*server, c, m, static_cast<PipelineRole>(r)).run(); });
+      }
+    }
   }
   std::vector<std::thread> senders;
   std::atomic<uint64_t> expected{0};
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     for (uint32_t s = 0; s < kSendersPerPhase; ++s) {
-      senders.emplace_back(
-          [&, phase, s] { expected += run_sender(*server, phase, s, operations); });
+      senders.emplace_back([&, phase, s] { expected += run_sender(*server, phase, s); });
     }
   }
   for (auto& sender : senders) sender.join();
-  TileScheduler<Mem> scheduler(limits, server->storage);
+  TileScheduler<Mem> scheduler(server->limits, server->storage);
   scheduler.abort(1);
   for (auto& worker : workers) worker.join();
   const SchedulerCounters counters = read_counters(scheduler);
@@ -220,33 +319,53 @@ void run_case(const char* name, const SharingPolicy& policy, uint32_t operations
                    expected.load());
   EXPERTPLEX_CHECK(counters.queue_depth[0] == 0 && counters.queue_depth[1] == 0);
   std::free(server->storage);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("%-28s %llu tiles, %llu switches, %llu borrowed, %llu decisions, %.1f s\n", name,
-              static_cast<unsigned long long>(expected.load()),
-              static_cast<unsigned long long>(counters.switches),
-              static_cast<unsigned long long>(counters.borrowed),
-              static_cast<unsigned long long>(counters.decisions), seconds);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  fmt::print("{:<28} {} tiles, {} switches, {} borrowed, {} parked, {} decisions, {:.1f} s\n",
+             setup.name, expected.load(), counters.switches, counters.borrowed,
+             counters.preemptions, counters.decisions, seconds.count());
+}
+
+int run_all(bool lost_release) {
+  Case base;
+  base.name = "tile switching";
+  base.operations = 600;
+  base.policy.budget.decode_sms = 1;
+  base.policy.budget.max_decode_sms = 3;
+  base.policy.budget.expected_footprint_milli = 4000;
+  if (lost_release) {
+    run_case<LostRelease>(base);
+    return 0;
+  }
+  run_case<HostMemory>(base);
+  Case patient = base;
+  patient.name = "no lending while waiting";
+  patient.policy.lend_while_waiting = false;
+  run_case<HostMemory>(patient);
+  Case stubborn = base;
+  stubborn.name = "no preemption";
+  stubborn.policy.preemption_enabled = false;
+  run_case<HostMemory>(stubborn);
+  Case pairs = base;
+  pairs.name = "clusters of two";
+  pairs.members = 2;
+  pairs.operations = 200;
+  run_case<HostMemory>(pairs);
+  Case resident = base;
+  resident.name = "two pipelines";
+  resident.resident = true;
+  resident.policy.mode = SwitchMode::kTwoPipelines;
+  resident.operations = 300;
+  run_case<HostMemory>(resident);
+  Case parking = pairs;
+  parking.name = "parking, clusters of two";
+  parking.policy.mode = SwitchMode::kParking;
+  run_case<HostMemory>(parking);
+  return 0;
 }
 
 }  // namespace
 }  // namespace expertplex::apk
 
 int main(int argc, char** argv) {
-  using namespace expertplex::apk;
-  constexpr uint32_t kOperations = 3000;
-  SharingPolicy policy;
-  policy.budget.decode_sms = 1;
-  policy.budget.max_decode_sms = 3;
-  policy.budget.expected_footprint_milli = 4000;
-  if (argc > 1 && std::string_view(argv[1]) == "lost_release") {
-    run_case<LostRelease>("lost release", policy, kOperations);
-    return 0;
-  }
-  run_case<HostMemory>("tile switching", policy, kOperations);
-  policy.lend_while_waiting = false;
-  run_case<HostMemory>("no lending while waiting", policy, kOperations);
-  policy.preemption_enabled = false;
-  run_case<HostMemory>("no preemption", policy, kOperations);
-  return 0;
+  return expertplex::apk::run_all(argc > 1 && std::string_view(argv[1]) == "lost_release");
 }

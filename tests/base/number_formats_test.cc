@@ -43,7 +43,8 @@ TEST(Fp8E4m3, RoundTripsEveryPattern) {
 TEST(Fp8E4m3, PicksTheNearestValue) {
   Random random(7);
   for (int i = 0; i < 20000; ++i) {
-    const float x = static_cast<float>((random.unit() - 0.5) * std::ldexp(1.0, static_cast<int>(random.between(-12, 10))));
+    const float x = static_cast<float>((random.unit() - 0.5) *
+                                       std::ldexp(1.0, static_cast<int>(random.between(-12, 10))));
     const float got = to_float(to_fp8_e4m3(x));
     float best = std::numeric_limits<float>::infinity();
     for (int bits = 0; bits < 256; ++bits) {

@@ -19,8 +19,10 @@ class Summary : public ::testing::Test {
 };
 
 TEST_F(Summary, NewRowsReplaceOldOnesAndStaySorted) {
-  ASSERT_TRUE(update_summary(path_, {{"b.x", 1, "ms", "<= 2", "run b"}, {"a.x", 2, "", "", "run a"}},
-                             "abc", "here").ok());
+  ASSERT_TRUE(update_summary(path_,
+                             {{"b.x", 1, "ms", "<= 2", "run b"}, {"a.x", 2, "", "", "run a"}},
+                             "abc", "here")
+                  .ok());
   ASSERT_TRUE(update_summary(path_, {{"b.x", 3, "ms", "<= 2", "run b"}}, "def", "there").ok());
   const auto json = read_json_file(path_);
   ASSERT_TRUE(json.ok());

@@ -1,5 +1,5 @@
-// Style that is a test: the layering of src/ (src/layers.txt), `asm` only in its one folder, no wall
-// clock inside policies, no upward include.
+// Style that is a test: the layering of src/ (src/layers.txt), `asm` only in its one folder, no
+// wall clock inside policies, no upward include.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -76,7 +76,8 @@ TEST(Layering, ArrowsOnlyPointDownwards) {
   for (const auto& room : order) {
     for (const auto& allowed : rooms.at(room)) {
       EXPECT_TRUE(allowed == room || allowed == "base" || seen.count(allowed))
-          << "layers.txt: '" << room << "' names '" << allowed << "', which does not stand above it";
+          << "layers.txt: '" << room << "' names '" << allowed
+          << "', which does not stand above it";
     }
     seen.insert(room);
   }
@@ -84,7 +85,8 @@ TEST(Layering, ArrowsOnlyPointDownwards) {
   for_each_source([&](const fs::path& path, const std::string& room, const std::string& name) {
     ++files;
     std::ifstream file(path);
-    for (const auto& complaint : check_includes(rooms, room, name, file)) ADD_FAILURE() << complaint;
+    for (const auto& complaint : check_includes(rooms, room, name, file))
+      ADD_FAILURE() << complaint;
   });
   EXPECT_GT(files, 10);
 }
@@ -103,7 +105,8 @@ TEST(Tidy, AsmOnlyBehindOneWrapper) {
   static const std::regex assembler(R"(\basm\b\s*(volatile)?\s*\()");
   for_each_source([&](const fs::path& path, const std::string&, const std::string& name) {
     if (name.rfind("cuda/ptx/", 0) == 0 || name == "base/futex.h") return;
-    EXPECT_FALSE(std::regex_search(read_all(path), assembler)) << name << ": asm belongs in cuda/ptx";
+    EXPECT_FALSE(std::regex_search(read_all(path), assembler))
+        << name << ": asm belongs in cuda/ptx";
   });
 }
 
@@ -114,7 +117,8 @@ TEST(Tidy, PoliciesHaveNoClock) {
                                                 "serving/decode_server.cc"};
   for_each_source([&](const fs::path& path, const std::string& room, const std::string& name) {
     if ((room != "serving" && room != "apk") || drivers.count(name)) return;
-    EXPECT_FALSE(std::regex_search(read_all(path), clock)) << name << ": `now` comes in as an argument";
+    EXPECT_FALSE(std::regex_search(read_all(path), clock))
+        << name << ": `now` comes in as an argument";
   });
 }
 

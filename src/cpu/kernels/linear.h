@@ -1,15 +1,19 @@
-// The CPU's matrix products: y = x W^T with W in place as the checkpoint stores it (F32, BF16, F16 or
-// FP8 with 128 x 128 scales), accumulated in float. One of the sets of kernel_set.h is chosen at start:
+// The CPU's matrix products: y = x W^T with W in place as the checkpoint stores it (F32, BF16, F16
+// or FP8 with 128 x 128 scales), accumulated in float. One of the sets of kernel_set.h is chosen at
+// start:
 //   portable, avx2, avx512  products in float;
-//   amx                     BF16 and FP8 weights on the tile unit, x as the sum of two BF16 parts (16
-//                           bits of it): x alone in BF16 would not be "native" accuracy. From 4 rows
-//                           on faster than avx512, four times at 32 and more, half as slow again at
-//                           1. Plain BF16 dot products (VDPBF16PS) would have to split too, and then
-//                           gain nothing over float.
+//   amx                     BF16 and FP8 weights on the tile unit, x as the sum of two BF16 parts
+//   (16
+//                           bits of it): x alone in BF16 would not be "native" accuracy. From 4
+//                           rows on faster than avx512, four times at 32 and more, half as slow
+//                           again at
+//                           1. Plain BF16 dot products (VDPBF16PS) would have to split too, and
+//                           then gain nothing over float.
 //
 // Batch invariance (DESIGN contract 1): an output element is the same, bit for bit, whatever the
-// number of rows, the column range or the blocking: its K order is fixed per kernel set. That is why
-// no BLAS stands here: sgemm and sgemv choose kernels, and with them the order of additions, by size.
+// number of rows, the column range or the blocking: its K order is fixed per kernel set. That is
+// why no BLAS stands here: sgemm and sgemv choose kernels, and with them the order of additions, by
+// size.
 //
 // FP8 weights: NaN codes (0x7F, 0xFF) count as +-480, the value their bits would have; no
 // checkpoint contains them.
@@ -37,8 +41,8 @@ struct LinearInput {
 void linear(const LinearInput& x, int rows, const LinearWeight& weight, int first_output,
             int output_count, float* y, int64_t y_stride);
 
-// Which kernel set runs: "amx", "avx512", "avx2", "portable". EXPERTPLEX_CPU_KERNELS=<name> chooses a
-// narrower one (tests compare them).
+// Which kernel set runs: "amx", "avx512", "avx2", "portable". EXPERTPLEX_CPU_KERNELS=<name> chooses
+// a narrower one (tests compare them).
 const char* kernel_set_name();
 
 }  // namespace expertplex::cpu

@@ -119,7 +119,8 @@ Result<void> Tokenizer::Impl::read_added_tokens(const Json& list) {
     return make_error(ErrorCode::kInvalidArgument, "expected an array, got {}",
                       json_type_name(list));
   }
-  // The `tokenizers` library numbers added tokens itself: by the vocabulary, else one after the last.
+  // The `tokenizers` library numbers added tokens itself: by the vocabulary, else one after the
+  // last.
   auto next_id = static_cast<int64_t>(bpe.vocabulary().size());
   for (const auto& entry : list) {
     EXPERTPLEX_ASSIGN(const AddedToken token, read_added_token(entry));
