@@ -20,7 +20,7 @@ constexpr int kPrefillPageRows = 32;
 // One machine's cores are shared by all servers of a process; more clusters than this per MoE
 // server only make tiles wait for each other.
 constexpr int kMostDefaultClusters = 16;
-constexpr int kPrefillNiceness = 10;
+constexpr int kPrefillNiceness = 3;
 
 class CpuBackend final : public Backend {
  public:

@@ -20,7 +20,7 @@ using apk::Phase;
 using transport::kMoeReadyBell;
 
 constexpr Nanoseconds kParkLimit = kSecond;  // how often an idle worker looks by itself
-constexpr int kPrefillNice = 5;
+constexpr int kPrefillNice = 2;
 constexpr uint32_t kAbortReason = 1;
 
 // q of the plan: the clusters that prefer decode when an operation has the expected footprint.
