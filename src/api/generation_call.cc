@@ -52,12 +52,11 @@ void GenerationCall::start(Engine& engine, std::shared_ptr<IoLoop> loop,
 }
 
 void GenerationCall::submit_all(const std::shared_ptr<IoLoop>& loop) {
-  choices_.reserve(choice_count_);
+  std::vector<Submission> submissions;
+  submissions.reserve(choice_count_);
   for (const PreparedPrompt& prompt : request_.prompts) {
     for (int i = 0; i < request_.options.n; ++i) {
-      const size_t index = choices_.size();
-      Choice& choice = choices_.emplace_back();
-      if (!request_.options.stream) choice.text = prompt.echo;
+      const size_t index = submissions.size();
       GenerationRequest generation;
       generation.prompt = prompt.tokens;
       generation.sampling = request_.options.sampling;
@@ -68,14 +67,21 @@ void GenerationCall::submit_all(const std::shared_ptr<IoLoop>& loop) {
           loop, [self = shared_from_this(), index](GenerationUpdate update) {
             self->on_update(index, std::move(update));
           });
-      auto id = engine_.submit(std::move(generation), std::move(sink));
-      if (!id) {
-        choices_.pop_back();
-        return fail(to_api_error(id.error()));
-      }
-      choice.id = *id;
+      submissions.push_back({std::move(generation), std::move(sink)});
     }
   }
+  const auto ids = engine_.submit_all(std::move(submissions));
+  if (!ids) return fail(to_api_error(ids.error()));
+  // Updates come through the loop, after this.
+  choices_.resize(choice_count_);
+  for (size_t i = 0; i < choice_count_; ++i) {
+    choices_[i].id = (*ids)[i];
+    if (!request_.options.stream) choices_[i].text = prompt_of(i).echo;
+  }
+}
+
+const PreparedPrompt& GenerationCall::prompt_of(size_t choice) const {
+  return request_.prompts[choice / static_cast<size_t>(request_.options.n)];
 }
 
 void GenerationCall::on_update(size_t index, GenerationUpdate update) {
@@ -103,8 +109,7 @@ void GenerationCall::stream(size_t index, const GenerationUpdate& update) {
   const int number = static_cast<int>(index);
   if (!choice.begun) {
     choice.begun = true;
-    const size_t prompt = index / static_cast<size_t>(request_.options.n);
-    events += format_.first_chunk(number, request_.prompts[prompt].echo);
+    events += format_.first_chunk(number, prompt_of(index).echo);
   }
   if (!update.text.empty()) events += format_.text_chunk(number, update.text);
   if (update.finish != FinishReason::kNone) {

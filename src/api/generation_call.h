@@ -22,8 +22,9 @@ namespace expertplex {
 
 class GenerationCall : public std::enable_shared_from_this<GenerationCall> {
  public:
-  // Submits every choice and answers the exchange, at once if that fails. Choice i of prompt p has
-  // index p * n + i, and the seed (if any) of the request plus i. `created` in unix seconds.
+  // Submits every choice, all or none, and answers the exchange, at once if that fails. Choice i of
+  // prompt p has index p * n + i, and the seed (if any) of the request plus i. `created` in unix
+  // seconds.
   static void start(Engine& engine, std::shared_ptr<IoLoop> loop,
                     std::shared_ptr<Exchange> exchange, PreparedRequest request,
                     const std::string& model, int64_t created);
@@ -41,6 +42,7 @@ class GenerationCall : public std::enable_shared_from_this<GenerationCall> {
                  const std::string& model, int64_t created);
 
   void submit_all(const std::shared_ptr<IoLoop>& loop);
+  const PreparedPrompt& prompt_of(size_t choice) const;
   void on_update(size_t index, GenerationUpdate update);
   void stream(size_t index, const GenerationUpdate& update);
   void answer_whole();

@@ -36,7 +36,10 @@ class Admission {
  public:
   explicit Admission(const AdmissionConfig& config);
 
-  bool full() const { return static_cast<int>(queue_.size()) >= config_.max_queued; }
+  // Whether the queue takes so many more now.
+  bool has_room(size_t count) const {
+    return queue_.size() + count <= static_cast<size_t>(config_.max_queued);
+  }
   int queued() const { return static_cast<int>(queue_.size()); }
   const Request* head() const { return queue_.empty() ? nullptr : queue_.front(); }
   void push(Request* request) { queue_.push_back(request); }

@@ -41,6 +41,7 @@ class EngineImpl final : public Engine {
 
   Result<RequestId> submit(GenerationRequest request,
                            std::shared_ptr<GenerationSink> sink) override;
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> submissions) override;
   void cancel(RequestId id) override;
   Result<void> drain(Nanoseconds limit) override;
   EngineStatistics statistics() const override;
@@ -230,11 +231,25 @@ EngineImpl::~EngineImpl() {
 
 Result<RequestId> EngineImpl::submit(GenerationRequest request,
                                      std::shared_ptr<GenerationSink> sink) {
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  EXPERTPLEX_ASSIGN(const std::vector<RequestId> ids, submit_all(std::move(one)));
+  return ids.front();
+}
+
+Result<std::vector<RequestId>> EngineImpl::submit_all(std::vector<Submission> submissions) {
   const Nanoseconds now = now_ns();
-  if (request.accepted_at == 0) request.accepted_at = now;
-  if (!request.sampling.seed) request.sampling.seed = next_seed_.fetch_add(1);
-  auto text = std::make_unique<TokenizerStream>(tokenizer_, request.sampling.skip_special_tokens);
-  return hub_.submit(std::move(request), std::move(text), std::move(sink), now);
+  std::vector<NewRequest> requests;
+  std::vector<std::shared_ptr<GenerationSink>> sinks;
+  requests.reserve(submissions.size());
+  for (auto& [request, sink] : submissions) {
+    if (request.accepted_at == 0) request.accepted_at = now;
+    if (!request.sampling.seed) request.sampling.seed = next_seed_.fetch_add(1);
+    auto text = std::make_unique<TokenizerStream>(tokenizer_, request.sampling.skip_special_tokens);
+    requests.push_back({std::move(request), std::move(text)});
+    sinks.push_back(std::move(sink));
+  }
+  return hub_.submit_all(std::move(requests), std::move(sinks), now);
 }
 
 void EngineImpl::cancel(RequestId id) {
@@ -296,19 +311,6 @@ Json EngineImpl::describe() const {
       {"memory", memory}};
 }
 
-Result<void> check_sharing(const EngineConfig& config) {
-  const SharingConfig& sharing = config.sharing;
-  if (sharing.decode_clusters < 1 || sharing.decode_clusters > sharing.max_decode_clusters ||
-      sharing.max_decode_clusters >= config.moe_clusters) {
-    return make_error(
-        ErrorCode::kInvalidArgument,
-        "sharing: expected 1 <= decode_clusters <= max_decode_clusters < moe_clusters "
-        "({}), got {} and {}",
-        config.moe_clusters, sharing.decode_clusters, sharing.max_decode_clusters);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& requested, const ModelSpec& spec,
@@ -317,7 +319,6 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& requested, co
                                                Backend& backend) {
   EngineConfig config = requested;
   if (config.moe_clusters == 0) config.moe_clusters = std::max(2, backend.default_moe_clusters());
-  EXPERTPLEX_TRY(check_sharing(config));
   EXPERTPLEX_ASSIGN(MemoryPlan plan,
                     plan_memory(config, spec, *weights, backend, available_memory_bytes()));
   log_info("{} on {}: {} prefill and {} decode attention servers, {} MoE servers with {} clusters",

@@ -95,6 +95,12 @@ struct Health {
   std::string detail;
 };
 
+// One sequence of a call, and who is told about it.
+struct Submission {
+  GenerationRequest request;
+  std::shared_ptr<GenerationSink> sink;
+};
+
 class Engine {
  public:
   // Builds windows, servers and threads; prints layout and buffers before allocating. A model that
@@ -109,6 +115,10 @@ class Engine {
   // while draining.
   virtual Result<RequestId> submit(GenerationRequest request,
                                    std::shared_ptr<GenerationSink> sink) = 0;
+  // All of them or none: what a client sends as one call (several prompts, n) is never started in
+  // part. kResourceExhausted when they do not fit in the queue now, kInvalidArgument when they
+  // never will.
+  virtual Result<std::vector<RequestId>> submit_all(std::vector<Submission> submissions) = 0;
   // The sink gets a last update with kCancelled, unless the request has finished.
   virtual void cancel(RequestId id) = 0;
 

@@ -52,22 +52,61 @@ Result<int> EngineCore::resolve_max_tokens(const GenerationRequest& request) con
 
 Result<RequestId> EngineCore::submit(GenerationRequest generation, std::unique_ptr<TextStream> text,
                                      Nanoseconds now) {
+  std::vector<NewRequest> one;
+  one.push_back({std::move(generation), std::move(text)});
+  EXPERTPLEX_ASSIGN(const std::vector<RequestId> ids, submit_all(std::move(one), now));
+  return ids.front();
+}
+
+Result<std::vector<RequestId>> EngineCore::submit_all(std::vector<NewRequest> requests,
+                                                      Nanoseconds now) {
   if (!accepting_) return make_error(ErrorCode::kUnavailable, "the server is shutting down");
-  EXPERTPLEX_ASSIGN(const int max_tokens, resolve_max_tokens(generation));
-  if (admission_.full()) {
-    ++statistics_.rejected_queue_full;
-    return make_error(ErrorCode::kResourceExhausted,
-                      "the queue is full ({} requests are waiting); retry later",
-                      admission_.queued());
+  std::vector<int> max_tokens;
+  max_tokens.reserve(requests.size());
+  for (const NewRequest& request : requests) {
+    EXPERTPLEX_ASSIGN(const int resolved, resolve_max_tokens(request.generation));
+    max_tokens.push_back(resolved);
   }
-  OutputProcessor output(generation.sampling, max_tokens, config_.eos_tokens, std::move(text));
+  EXPERTPLEX_TRY(check_room(requests.size()));
+  std::vector<RequestId> ids;
+  ids.reserve(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ids.push_back(enqueue(std::move(requests[i]), max_tokens[i], now));
+  }
+  admit(now);
+  return ids;
+}
+
+Result<void> EngineCore::check_room(size_t count) {
+  const size_t capacity = static_cast<size_t>(config_.admission.max_queued);
+  if (count > capacity) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "this request makes {} sequences, the queue holds {}; send fewer prompts or "
+                      "a smaller n",
+                      count, capacity);
+  }
+  if (admission_.has_room(count)) return {};
+  const int queued = admission_.queued();
+  ++statistics_.rejected_queue_full;
+  if (count == 1) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      "the queue is full ({} requests are waiting); retry later", queued);
+  }
+  return make_error(ErrorCode::kResourceExhausted,
+                    "the queue has no room for {} sequences ({} of {} places are taken); retry "
+                    "later",
+                    count, queued, capacity);
+}
+
+RequestId EngineCore::enqueue(NewRequest added, int max_tokens, Nanoseconds now) {
+  OutputProcessor output(added.generation.sampling, max_tokens, config_.eos_tokens,
+                         std::move(added.text));
   const RequestId id{next_id_++};
-  auto request = std::make_unique<Request>(id, std::move(generation), std::move(output));
+  auto request = std::make_unique<Request>(id, std::move(added.generation), std::move(output));
   request->max_tokens = max_tokens;
   request->submitted_at = now;
   admission_.push(request.get());
   requests_.emplace(id, std::move(request));
-  admit(now);
   return id;
 }
 

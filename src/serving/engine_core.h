@@ -49,6 +49,11 @@ struct EngineCoreConfig {
   Nanoseconds handoff_limit = 30 * kSecond;
 };
 
+struct NewRequest {
+  GenerationRequest generation;
+  std::unique_ptr<TextStream> text;
+};
+
 struct CoreUpdate {
   RequestId id;
   GenerationUpdate update;
@@ -91,6 +96,8 @@ class EngineCore {
   // kUnavailable: draining.
   Result<RequestId> submit(GenerationRequest request, std::unique_ptr<TextStream> text,
                            Nanoseconds now);
+  // All of them or none; kInvalidArgument too if the queue can never hold so many.
+  Result<std::vector<RequestId>> submit_all(std::vector<NewRequest> requests, Nanoseconds now);
   // Ends the request with kCancelled; unknown and ended requests are left alone.
   void cancel(RequestId id, Nanoseconds now);
   void stop_accepting() { accepting_ = false; }
@@ -158,6 +165,8 @@ class EngineCore {
   };
 
   Result<int> resolve_max_tokens(const GenerationRequest& request) const;
+  Result<void> check_room(size_t count);
+  RequestId enqueue(NewRequest request, int max_tokens, Nanoseconds now);
   void admit(Nanoseconds now);
   void take_token(Request& request, int32_t token, Nanoseconds now);
   void end(Request& request, FinishReason reason, std::optional<Error> error, Nanoseconds now);

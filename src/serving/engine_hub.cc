@@ -16,15 +16,17 @@ void EngineHub::set_bell(AttentionServerId server, std::function<void()> ring) {
   bells[server.index] = std::move(ring);
 }
 
-Result<RequestId> EngineHub::submit(GenerationRequest request, std::unique_ptr<TextStream> text,
-                                    std::shared_ptr<GenerationSink> sink, Nanoseconds now) {
+Result<std::vector<RequestId>> EngineHub::submit_all(
+    std::vector<NewRequest> requests, std::vector<std::shared_ptr<GenerationSink>> sinks,
+    Nanoseconds now) {
   return step([&](EngineCore& core) {
-    auto id = core.submit(std::move(request), std::move(text), now);
-    if (id) {
-      EXPERTPLEX_CHECK(sink != nullptr);
-      outboxes_[*id].sink = std::move(sink);
+    auto ids = core.submit_all(std::move(requests), now);
+    if (!ids) return ids;
+    for (size_t i = 0; i < ids->size(); ++i) {
+      EXPERTPLEX_CHECK(sinks[i] != nullptr);
+      outboxes_[(*ids)[i]].sink = std::move(sinks[i]);
     }
-    return id;
+    return ids;
   });
 }
 

@@ -46,8 +46,10 @@ class EngineHub {
     return function(core_);
   }
 
-  Result<RequestId> submit(GenerationRequest request, std::unique_ptr<TextStream> text,
-                           std::shared_ptr<GenerationSink> sink, Nanoseconds now);
+  // One sink per request.
+  Result<std::vector<RequestId>> submit_all(std::vector<NewRequest> requests,
+                                            std::vector<std::shared_ptr<GenerationSink>> sinks,
+                                            Nanoseconds now);
 
   // Waits until nobody runs, nothing is held and every last update is delivered, or the limit
   // passes.

@@ -17,23 +17,40 @@ int64_t page_bytes_of_all_layers(const KvCacheShape& shape) {
   return static_cast<int64_t>(shape.page_bytes()) * shape.layer_count;
 }
 
-// "F field: expected LOW to HIGH, got VALUE".
-Result<void> in_range(const char* field, int64_t value, int64_t low, int64_t high) {
+// "--option: expected LOW to HIGH, got VALUE": users know the fields of EngineConfig by the options
+// that set them.
+Result<void> in_range(const char* option, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
-  return refused(fmt::format("{}: expected {} to {}, got {}", field, low, high, value));
+  return refused(fmt::format("{}: expected {} to {}, got {}", option, low, high, value));
+}
+
+Result<void> check_sharing(const EngineConfig& config) {
+  const SharingConfig& sharing = config.sharing;
+  if (sharing.decode_clusters >= 1 && sharing.decode_clusters <= sharing.max_decode_clusters &&
+      sharing.max_decode_clusters < config.moe_clusters) {
+    return {};
+  }
+  return refused(
+      fmt::format("sharing: expected 1 <= --decode-clusters <= --max-decode-clusters < "
+                  "--moe-clusters ({}), got {} and {}",
+                  config.moe_clusters, sharing.decode_clusters, sharing.max_decode_clusters));
 }
 
 Result<void> check_counts(const EngineConfig& config, const ModelSpec& spec) {
-  EXPERTPLEX_TRY(in_range("prefill_servers", config.prefill_servers, 1, 32));
+  EXPERTPLEX_TRY(in_range("--prefill-servers", config.prefill_servers, 1, 32));
   EXPERTPLEX_TRY(
-      in_range("decode_servers", config.decode_servers, 1, transport::kMaxDecodeParticipants));
-  EXPERTPLEX_TRY(in_range("moe_servers", config.moe_servers, 1, spec.expert_count));
-  EXPERTPLEX_TRY(in_range("max_model_len", config.max_model_len, 0, spec.max_position_count));
-  EXPERTPLEX_TRY(in_range("max_prefill_tokens", config.max_prefill_tokens, kKvPageTokens, 1 << 20));
-  EXPERTPLEX_TRY(in_range("max_decode_batch", config.max_decode_batch, 1, 4096));
-  EXPERTPLEX_TRY(in_range("max_queued_requests", config.max_queued_requests, 1, 1 << 20));
+      in_range("--decode-servers", config.decode_servers, 1, transport::kMaxDecodeParticipants));
+  EXPERTPLEX_TRY(in_range("--moe-servers", config.moe_servers, 1, spec.expert_count));
+  if (config.max_model_len < 0 || config.max_model_len > spec.max_position_count) {
+    return refused(fmt::format("--max-model-len: expected at most {}, the model's context, got {}",
+                               spec.max_position_count, config.max_model_len));
+  }
   EXPERTPLEX_TRY(
-      in_range("kv_cache_bytes", config.kv_cache_bytes, 0, std::numeric_limits<int64_t>::max()));
+      in_range("--max-prefill-tokens", config.max_prefill_tokens, kKvPageTokens, 1 << 20));
+  EXPERTPLEX_TRY(in_range("--max-decode-batch", config.max_decode_batch, 1, 4096));
+  EXPERTPLEX_TRY(in_range("--max-queued-requests", config.max_queued_requests, 1, 1 << 20));
+  EXPERTPLEX_TRY(
+      in_range("--kv-cache-bytes", config.kv_cache_bytes, 0, std::numeric_limits<int64_t>::max()));
   return in_range("wait_limit", config.wait_limit, 1, 24 * 3600 * kSecond);
 }
 
@@ -50,24 +67,26 @@ Result<PageCounts> count_pages(const EngineConfig& config, const KvCacheShape& s
   if (config.kv_cache_bytes > 0) {
     const int64_t pages = std::min<int64_t>(config.kv_cache_bytes / page, 1 << 30);
     if (pages < one) {
-      return refused(fmt::format(
-          "kv_cache_bytes: one request of max_model_len {} needs {} pages x {} layers x {} bytes = "
-          "{}, got {}; give more, or a smaller max_model_len",
-          max_model_len, one, shape.layer_count, shape.page_bytes(), format_bytes(one * page),
-          format_bytes(config.kv_cache_bytes)));
+      return refused(
+          fmt::format("--kv-cache-bytes: one request of --max-model-len {} needs {} pages x {} "
+                      "layers x {} bytes = "
+                      "{}, got {}; give more, or a smaller --max-model-len",
+                      max_model_len, one, shape.layer_count, shape.page_bytes(),
+                      format_bytes(one * page), format_bytes(config.kv_cache_bytes)));
     }
     return PageCounts{static_cast<int>(pages), static_cast<int>(pages)};
   }
   const int64_t budget = available / kKvShare;
   if (one * page * servers > budget) {
-    return Error{ErrorCode::kResourceExhausted,
-                 fmt::format("KV caches: one request of max_model_len {} on each of {} attention "
-                             "servers needs {} pages x {} layers x {} bytes x {} = {}, of {} "
-                             "available a quarter ({}) may be used; choose a smaller max_model_len "
-                             "or give kv_cache_bytes",
-                             max_model_len, servers, one, shape.layer_count, shape.page_bytes(),
-                             servers, format_bytes(one * page * servers), format_bytes(available),
-                             format_bytes(budget))};
+    return Error{
+        ErrorCode::kResourceExhausted,
+        fmt::format("KV caches: one request of --max-model-len {} on each of {} attention "
+                    "servers needs {} pages x {} layers x {} bytes x {} = {}, of {} "
+                    "available a quarter ({}) may be used; choose a smaller --max-model-len "
+                    "or give --kv-cache-bytes",
+                    max_model_len, servers, one, shape.layer_count, shape.page_bytes(), servers,
+                    format_bytes(one * page * servers), format_bytes(available),
+                    format_bytes(budget))};
   }
   // Enough for a full decode batch of the longest requests, and for some prompts in prefill.
   const int64_t decode = one * config.max_decode_batch;
@@ -95,6 +114,7 @@ Result<MemoryPlan> plan_memory(const EngineConfig& config, const ModelSpec& spec
                                const ModelWeights& weights, const Backend& backend,
                                int64_t available) {
   EXPERTPLEX_TRY(check_counts(config, spec));
+  EXPERTPLEX_TRY(check_sharing(config));
   MemoryPlan plan;
   plan.max_model_len = config.max_model_len > 0 ? config.max_model_len : spec.max_position_count;
   const KvCacheShape shape{.layer_count = spec.layer_count,

@@ -29,7 +29,7 @@ struct MemoryPlan {
 };
 
 // `available` is what the machine has to give; weights are mapped from their files and not part of
-// it. kInvalidArgument names the field; kResourceExhausted shows the sum.
+// it. kInvalidArgument names the option; kResourceExhausted shows the sum.
 Result<MemoryPlan> plan_memory(const EngineConfig& config, const ModelSpec& spec,
                                const ModelWeights& weights, const Backend& backend,
                                int64_t available);

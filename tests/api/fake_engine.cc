@@ -127,21 +127,34 @@ bool FakeEngine::wait_for_running(int count) {
 
 Result<RequestId> FakeEngine::submit(GenerationRequest request,
                                      std::shared_ptr<GenerationSink> sink) {
-  const Script answer = script ? script(request) : Script{};
-  {
-    const std::lock_guard lock(mutex_);
-    if (draining_) return make_error(ErrorCode::kUnavailable, "the engine is draining");
-    if (static_cast<int>(running_.size()) >= queue_limit_) {
-      ++statistics_.rejected_queue_full;
-      return make_error(ErrorCode::kResourceExhausted, "the queue is full: {} requests wait",
-                        queue_limit_);
-    }
-    const RequestId id{next_id_++};
-    running_[id] = {answer, std::move(sink), static_cast<int>(request.prompt.size()), 0};
-    submitted_.push_back(std::move(request));
-    changed_.notify_all();
-    return id;
+  std::vector<Submission> one;
+  one.push_back({std::move(request), std::move(sink)});
+  EXPERTPLEX_ASSIGN(const std::vector<RequestId> ids, submit_all(std::move(one)));
+  return ids.front();
+}
+
+Result<std::vector<RequestId>> FakeEngine::submit_all(std::vector<Submission> submissions) {
+  std::vector<Script> answers;
+  for (const Submission& submission : submissions) {
+    answers.push_back(script ? script(submission.request) : Script{});
   }
+  const std::lock_guard lock(mutex_);
+  if (draining_) return make_error(ErrorCode::kUnavailable, "the engine is draining");
+  if (running_.size() + submissions.size() > static_cast<size_t>(queue_limit_)) {
+    ++statistics_.rejected_queue_full;
+    return make_error(ErrorCode::kResourceExhausted, "the queue is full: {} requests wait",
+                      queue_limit_);
+  }
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < submissions.size(); ++i) {
+    auto& [request, sink] = submissions[i];
+    ids.push_back(RequestId{next_id_++});
+    running_[ids.back()] = {answers[i], std::move(sink), static_cast<int>(request.prompt.size()),
+                            0};
+    submitted_.push_back(std::move(request));
+  }
+  changed_.notify_all();
+  return ids;
 }
 
 void FakeEngine::cancel(RequestId id) {

@@ -44,6 +44,7 @@ class FakeEngine final : public Engine {
 
   Result<RequestId> submit(GenerationRequest request,
                            std::shared_ptr<GenerationSink> sink) override;
+  Result<std::vector<RequestId>> submit_all(std::vector<Submission> submissions) override;
   void cancel(RequestId id) override;
   Result<void> drain(Nanoseconds limit) override;
   EngineStatistics statistics() const override;

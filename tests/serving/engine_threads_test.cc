@@ -1,5 +1,6 @@
 // The engine's threads on a fake backend: handoff through real windows, lockstep of decode servers,
 // cancels from everywhere, failures, stalls, drain and destruction.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,6 +12,8 @@
 
 namespace expertplex {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Fixture : EngineFixture {
   explicit Fixture(EngineConfig config = {})
@@ -212,6 +215,37 @@ TEST(EngineThreads, OverloadIsAnswered) {
   f.expect_nothing_held();
 }
 
+TEST(EngineThreads, CallsOfSeveralSequencesStartWholeOrNotAtAll) {
+  EngineConfig config = layout(1, 1);
+  config.max_queued_requests = 3;
+  config.max_decode_batch = 2;
+  Fixture f(config);
+  FakeControls& controls = f.backend.controls();
+  controls.set(controls.stall_prefill, true);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 4; ++i) sinks.push_back(f.submit({1, 2, 3}, 5));  // 2 seats, 2 in the queue
+  const auto call_of = [&](int count) {
+    std::vector<Submission> call;
+    for (int i = 0; i < count; ++i) call.push_back({f.greedy({1, 2}, 5), sinks[0]});
+    return call;
+  };
+  const auto never = f.engine->submit_all(call_of(4));
+  ASSERT_FALSE(never.ok());
+  EXPECT_EQ(never.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(never.error().message,
+              HasSubstr("this request makes 4 sequences, the queue holds 3"));
+  const auto later = f.engine->submit_all(call_of(2));
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(later.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(f.engine->statistics().waiting, 2);
+  controls.set(controls.stall_prefill, false);
+  for (const auto& sink : sinks) EXPECT_EQ(sink->wait(), FinishReason::kLength);
+  std::vector<Submission> bad = call_of(2);
+  bad[1].request.prompt = {-1};
+  EXPECT_EQ(f.engine->submit_all(std::move(bad)).error().code, ErrorCode::kInvalidArgument);
+  f.expect_nothing_held();
+}
+
 TEST(EngineThreads, BadRequestsAndConfigurationsAreRefused) {
   Fixture f(layout(1, 1));
   const auto code = [&](std::vector<int32_t> prompt, std::optional<int> max_tokens) {
@@ -246,10 +280,15 @@ TEST(EngineThreads, BadRequestsAndConfigurationsAreRefused) {
   EXPECT_NE(refusal(huge).find("does not fit"), std::string::npos) << refusal(huge);
   EngineConfig sharing;
   sharing.sharing.max_decode_clusters = 2;
-  EXPECT_NE(refusal(sharing).find("max_decode_clusters < moe_clusters"), std::string::npos);
+  EXPECT_NE(refusal(sharing).find("--max-decode-clusters < --moe-clusters"), std::string::npos);
   EngineConfig none;
   none.decode_servers = 0;
-  EXPECT_NE(refusal(none).find("decode_servers"), std::string::npos);
+  EXPECT_NE(refusal(none).find("--decode-servers: expected 1 to"), std::string::npos);
+  EngineConfig longer;
+  longer.max_model_len = f.spec.max_position_count + 1;
+  EXPECT_EQ(refusal(longer),
+            fmt::format("--max-model-len: expected at most {}, the model's context, got {}",
+                        f.spec.max_position_count, longer.max_model_len));
 }
 
 }  // namespace
