@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <optional>
+#include <string>
 
 #include "api/generation_call.h"
 #include "api/metrics.h"
@@ -9,6 +10,7 @@
 #include "api/readiness_probe.h"
 #include "api/router.h"
 #include "api/tokenize_routes.h"
+#include "api/unknown_fields.h"
 #include "api/worker.h"
 #include "base/log.h"
 
@@ -24,6 +26,9 @@ std::string model_json(const ServedModel& model, const std::string& name) {
                      model.max_model_len);
 }
 
+// The double that reads like the float: 0.7, not 0.699999988079071.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
 ApiError unavailable(const std::string& why) {
   return to_api_error(make_error(ErrorCode::kUnavailable, "{}", why));
 }
@@ -38,6 +43,7 @@ struct ApiServer::Impl {
   std::shared_ptr<const ServedModel> model;
   bool draining = false;
   ApiMetrics metrics;
+  UnknownFields unknown_fields;
   std::unique_ptr<Worker> worker;
   std::unique_ptr<HttpServer> http;
   std::shared_ptr<IoLoop> loop;  // of `http`
@@ -96,6 +102,7 @@ void ApiServer::Impl::begin(const ExchangePtr& exchange, Preparation preparation
   // The server may have begun to drain meanwhile.
   if (const auto error = not_ready()) return exchange->respond(error_response(*error));
   auto& request = std::get<PreparedRequest>(preparation);
+  unknown_fields.warn(request.options.unknown_fields);
   metrics.on_generation(request.options.n, request.options.sampling.max_tokens.value_or(0));
   GenerationCall::start(*engine, loop, exchange, std::move(request), model->name(),
                         std::time(nullptr));
@@ -118,6 +125,10 @@ void ApiServer::Impl::server_info(Exchange& exchange) const {
   info["served_model_names"] = model->names;
   info["max_model_len"] = model->max_model_len;
   info["draining"] = draining;
+  const SamplingDefaults& defaults = model->sampling_defaults;
+  info["default_sampling_params"] = {{"temperature", shortest(defaults.temperature)},
+                                     {"top_p", shortest(defaults.top_p)},
+                                     {"top_k", defaults.top_k}};
   exchange.respond(json_response(info.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 

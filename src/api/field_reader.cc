@@ -1,21 +1,25 @@
 #include "api/field_reader.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace expertplex {
 
 const Json* FieldReader::find(const char* field) const {
+  known_.emplace_back(field);
   const auto it = object_.find(field);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
 void FieldReader::read(const char* field, bool& value) {
+  known_.emplace_back(field);
   auto result = get_bool_or(object_, field, value);
   if (!result) return fail(field, result.error());
   value = *result;
 }
 
 void FieldReader::read(const char* field, int& value) {
+  known_.emplace_back(field);
   auto result = get_int_or(object_, field, value);
   if (!result) return fail(field, result.error());
   constexpr int64_t kLow = std::numeric_limits<int>::min(), kHigh = std::numeric_limits<int>::max();
@@ -27,12 +31,14 @@ void FieldReader::read(const char* field, int& value) {
 }
 
 void FieldReader::read(const char* field, float& value) {
+  known_.emplace_back(field);
   auto result = get_number_or(object_, field, value);
   if (!result) return fail(field, result.error());
   value = static_cast<float>(*result);
 }
 
 void FieldReader::read(const char* field, std::string& value) {
+  known_.emplace_back(field);
   auto result = get_string_or(object_, field, value);
   if (!result) return fail(field, result.error());
   value = std::move(*result);
@@ -52,13 +58,22 @@ void FieldReader::read_seed(const char* field, std::optional<uint64_t>& value) {
 
 void FieldReader::refuse(const char* field, const Json& neutral) {
   const Json* value = find(field);
-  if (!value || *value == neutral || *value == Json(false)) return;
+  if (!value || *value == neutral) return;
+  if (*value == Json(false) && neutral != Json(true)) return;
   if ((value->is_structured() || value->is_string()) && value->empty()) return;
   if (value->is_string() && value->get_ref<const std::string&>().empty()) return;
   std::string advice = "leave it out";
   if (!neutral.is_null()) advice += fmt::format(" or send {}", neutral.dump());
   fail(bad_request(fmt::format("field '{}': this server does not support it; {}", field, advice),
                    field, "unsupported_parameter"));
+}
+
+std::vector<std::string> FieldReader::unknown() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.items()) {
+    if (std::find(known_.begin(), known_.end(), name) == known_.end()) names.push_back(name);
+  }
+  return names;
 }
 
 void FieldReader::fail(ApiError error) {

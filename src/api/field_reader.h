@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "api/api_error.h"
 #include "base/json.h"
@@ -19,7 +20,8 @@ class FieldReader {
  public:
   explicit FieldReader(const Json& object) : object_(object) {}
 
-  // The field's value, null if it is absent or null.
+  // The field's value, null if it is absent or null. This and the members below make the field a
+  // known one.
   const Json* find(const char* field) const;
 
   // Each leaves `value` as it is if the field is absent or null.
@@ -30,9 +32,14 @@ class FieldReader {
   // Any 64-bit integer; negative ones keep their bits.
   void read_seed(const char* field, std::optional<uint64_t>& value);
 
-  // Refuses a field whose value is neither absent nor neutral: null, false, [], {}, "" or
-  // `neutral`.
+  // Refuses a field whose value is neither absent nor neutral: null, false (unless `neutral` is
+  // true), [], {}, "" or `neutral`.
   void refuse(const char* field, const Json& neutral = nullptr);
+
+  // A field that changes nothing here.
+  void accept(const char* field) { known_.emplace_back(field); }
+  // The object's fields that nobody has asked for.
+  std::vector<std::string> unknown() const;
 
   void fail(ApiError error);
   const std::optional<ApiError>& error() const { return error_; }
@@ -41,6 +48,7 @@ class FieldReader {
   void fail(const char* field, const Error& error);
 
   const Json& object_;
+  mutable std::vector<std::string_view> known_;
   std::optional<ApiError> error_;
 };
 

@@ -41,9 +41,10 @@ void read_stream_options(FieldReader& reader, GenerationOptions& options) {
   }
   FieldReader inner(*value);
   inner.read("include_usage", options.include_usage);
+  inner.refuse("continuous_usage_stats", false);
   if (inner.error()) {
     ApiError error = *inner.error();
-    error.param = "stream_options.include_usage";
+    error.param = "stream_options." + error.param.value_or("include_usage");
     reader.fail(std::move(error));
   }
 }
@@ -66,10 +67,39 @@ void refuse_unsupported(FieldReader& reader) {
         "field 'response_format': this server supports only {\"type\":\"text\"}; leave it out",
         "response_format", "unsupported_parameter"));
   }
-  for (const char* field :
-       {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-        "regex", "json_schema", "ebnf", "bad_words", "allowed_token_ids"}) {
+  for (const char* field : {"guided_json",
+                            "guided_json_object",
+                            "guided_regex",
+                            "guided_choice",
+                            "guided_grammar",
+                            "structural_tag",
+                            "structured_outputs",
+                            "regex",
+                            "json_schema",
+                            "ebnf",
+                            "stop_regex",
+                            "bad_words",
+                            "allowed_token_ids",
+                            "logits_processors",
+                            "custom_logit_processor",
+                            "return_token_ids",
+                            "return_tokens_as_token_ids",
+                            "return_hidden_states",
+                            "lora_path",
+                            "audio",
+                            "web_search_options",
+                            "documents"}) {
     reader.refuse(field);
+  }
+  reader.refuse("detokenize", true);
+}
+
+// Fields that clients send and that have no bearing on the answer of this server.
+void accept_harmless(FieldReader& reader) {
+  for (const char* field : {"metadata", "store", "service_tier", "safety_identifier",
+                            "prompt_cache_key", "parallel_tool_calls", "tool_choice", "request_id",
+                            "rid", "cache_salt", "spaces_between_special_tokens"}) {
+    reader.accept(field);
   }
 }
 
@@ -114,6 +144,7 @@ void read_options(FieldReader& reader, GenerationOptions& options) {
   }
   read_sampling(reader, options.sampling);
   refuse_unsupported(reader);
+  accept_harmless(reader);
   std::string user;
   reader.read("user", user);
   if (reader.error()) return;
@@ -126,7 +157,7 @@ std::optional<ApiError> flatten_content(Json& message, const std::string& where)
   const auto it = message.find("content");
   if (it == message.end() || it->is_null()) {
     if (message["role"] == "assistant") return {};
-    return bad_request(fmt::format("field '{}': missing", param), param);
+    if (it == message.end()) return bad_request(fmt::format("field '{}': missing", param), param);
   }
   if (it->is_string()) return {};
   if (!it->is_array()) {
@@ -300,6 +331,8 @@ std::optional<ApiError> parse_chat_request(std::string_view body, ChatRequest& r
     }
   }
   if (reader.error()) return reader.error();
+  reader.accept("messages");
+  request.options.unknown_fields = reader.unknown();
   return parse_messages(object, request.messages);
 }
 
@@ -316,6 +349,8 @@ std::optional<ApiError> parse_completion_request(std::string_view body,
   reader.read("echo", request.echo);
   reader.read("add_special_tokens", request.add_special_tokens);
   if (reader.error()) return reader.error();
+  reader.accept("prompt");
+  request.options.unknown_fields = reader.unknown();
   return read_prompts(object, request.prompts);
 }
 

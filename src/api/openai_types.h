@@ -1,7 +1,8 @@
 // The bodies of POST /v1/chat/completions and /v1/completions, parsed and checked. Field names,
 // defaults and meanings are OpenAI's, plus the extras that vLLM's users know (top_k, min_tokens,
 // stop_token_ids, ignore_eos, ...). A field that this server cannot honour is refused by name
-// unless it has its neutral value; fields that nobody knows are ignored.
+// unless it has its neutral value; fields that nobody knows are accepted and listed, so that the
+// log can name them.
 //
 // Thread rules: values; parsing is pure and runs on any thread.
 #pragma once
@@ -31,6 +32,7 @@ struct GenerationOptions {
   int n = 1;
   bool stream = false;
   bool include_usage = false;  // stream_options.include_usage
+  std::vector<std::string> unknown_fields;
 };
 
 struct ChatRequest {
@@ -51,7 +53,8 @@ struct CompletionRequest {
   bool add_special_tokens = true;
 };
 
-// What is wrong with the request, or nothing, and then `request` is complete.
+// What is wrong with the request, or nothing, and then `request` is complete. Fields that the body
+// leaves out stay as they are in `request`: that is where the model's own defaults come in.
 std::optional<ApiError> parse_chat_request(std::string_view body, ChatRequest& request);
 std::optional<ApiError> parse_completion_request(std::string_view body, CompletionRequest& request);
 

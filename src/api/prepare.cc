@@ -63,6 +63,16 @@ Preparation tokenise_completion(const CompletionRequest& request, PreparedReques
   return prepared;
 }
 
+// OpenAI's newer clients say developer where they said system. A template that does not write the
+// word does not know the role, and would refuse or drop what it does not know.
+Json messages_for(const ServedModel& model, Json messages) {
+  if (model.tokenizer->chat_template().find("developer") != std::string::npos) return messages;
+  for (Json& message : messages) {
+    if (message["role"] == "developer") message["role"] = "system";
+  }
+  return messages;
+}
+
 }  // namespace
 
 bool ServedModel::serves(std::string_view model) const {
@@ -89,7 +99,7 @@ std::variant<std::string, ApiError> render_chat(const ServedModel& model,
                        "messages", "chat_template_missing");
   }
   Json variables = request.template_arguments;
-  variables["messages"] = request.messages;
+  variables["messages"] = messages_for(model, request.messages);
   variables["add_generation_prompt"] = request.add_generation_prompt;
   variables["bos_token"] = model.tokenizer->bos_token();
   variables["eos_token"] = model.tokenizer->eos_token();
@@ -101,6 +111,7 @@ std::variant<std::string, ApiError> render_chat(const ServedModel& model,
 
 Preparation prepare_chat(std::string_view body, const ServedModel& model) {
   ChatRequest request;
+  model.sampling_defaults.apply_to(request.options.sampling);
   if (auto error = parse_chat_request(body, request)) return *error;
   if (auto error = model.check_name(request.options.model)) return *error;
   auto rendered = render_chat(model, request);
@@ -118,6 +129,7 @@ Preparation prepare_chat(std::string_view body, const ServedModel& model) {
 
 Preparation prepare_completion(std::string_view body, const ServedModel& model) {
   CompletionRequest request;
+  model.sampling_defaults.apply_to(request.options.sampling);
   if (auto error = parse_completion_request(body, request)) return *error;
   if (auto error = model.check_name(request.options.model)) return *error;
   PreparedRequest prepared{AnswerKind::kCompletion, request.options, {}};

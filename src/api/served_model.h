@@ -11,6 +11,7 @@
 
 #include "api/api_error.h"
 #include "model/chat_template.h"
+#include "model/generation_config.h"
 #include "model/tokenizer.h"
 
 namespace expertplex {
@@ -24,6 +25,7 @@ struct ServedModel {
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat is refused
   // Why there is no template.
   std::string chat_template_problem = "the model directory has no chat template";
+  SamplingDefaults sampling_defaults;  // of fields that a request leaves out
 
   const std::string& name() const { return names.front(); }
   bool serves(std::string_view model) const;

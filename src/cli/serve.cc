@@ -24,16 +24,36 @@ constexpr const char* kFooter =
     "  expertplex serve --model /models/MiniMax-M2 --port 9000 --served-model-name minimax\n"
     "  expertplex serve --moe-servers 4 --max-queued-requests 256 --kv-cache-bytes 4G\n"
     "\n"
-    "SIGTERM or Ctrl-C: requests that run are finished, new ones refused, at most for\n"
-    "--drain-seconds; a second signal stops at once.";
+    "SIGTERM, SIGHUP or Ctrl-C: requests that run are finished, new ones refused, at most for\n"
+    "--drain-seconds; another signal, a second later or more, stops at once.";
 
 struct ServeFlags {
   EngineFlags engine;
   std::string host = "127.0.0.1";
   int port = 8000;
   std::vector<std::string> served_names;
+  std::string generation_config = "auto";
   double drain_seconds = 30;
 };
+
+// The model's own defaults for what requests leave out, or OpenAI's.
+Result<SamplingDefaults> sampling_defaults(const ServeFlags& flags, const LoadedModel& model) {
+  if (flags.generation_config == "none") return SamplingDefaults{};
+  EXPERTPLEX_ASSIGN(SamplingDefaults defaults, load_sampling_defaults(model.directory));
+  log_info("requests that do not say otherwise: temperature {}, top_p {}, top_k {}",
+           defaults.temperature, defaults.top_p, defaults.top_k);
+  if (!defaults.not_applied.empty()) {
+    log_warn("generation_config.json asks for what this build does not do: {}",
+             fmt::join(defaults.not_applied, ", "));
+  }
+  return defaults;
+}
+
+// An option that was meant to follow is not taken for a name.
+std::string is_model_name(const std::string& name) {
+  if (!name.empty() && !name.starts_with("--")) return {};
+  return fmt::format("expected a name, got '{}'", name);
+}
 
 ServedModel describe_model(const LoadedModel& loaded, const std::vector<std::string>& names,
                            int max_model_len) {
@@ -79,7 +99,8 @@ void watch(const Engine& engine) {
 }
 
 void drain(ApiServer& api, Engine& engine, double seconds) {
-  log_info("stopping: running requests get up to {} s; a second signal stops at once", seconds);
+  log_info("stopping: running requests get up to {} s; another signal, a second later, ends them",
+           seconds);
   api.begin_drain();
   if (auto drained = engine.drain(static_cast<Nanoseconds>(seconds * 1e9)); !drained) {
     log_warn("{}", drained.error().message);
@@ -103,9 +124,11 @@ Result<void> serve(const ServeFlags& flags) {
   EXPERTPLEX_ASSIGN(const auto api, ApiServer::start(options));
 
   EXPERTPLEX_ASSIGN(const LoadedModel model, load_model(flags.engine.model));
+  EXPERTPLEX_ASSIGN(const SamplingDefaults defaults, sampling_defaults(flags, model));
   EXPERTPLEX_ASSIGN(engine,
                     Engine::create(config, model.spec, model.weights, model.tokenizer, *backend));
-  const ServedModel served = describe_model(model, flags.served_names, engine->max_model_len());
+  ServedModel served = describe_model(model, flags.served_names, engine->max_model_len());
+  served.sampling_defaults = defaults;
   StopSignal::install();
   api->attach(*engine, served);
   print_ready(flags.host, api->port(), served);
@@ -131,7 +154,14 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->type_name("N");
   verb->add_option("--served-model-name", flags->served_names,
                    "Names that requests may use; the directory's name if left out")
+      ->check(is_model_name)
       ->type_name("NAME...");
+  verb->add_option("--generation-config", flags->generation_config,
+                   "Sampling defaults of requests: auto (the model's generation_config.json) or "
+                   "none (OpenAI's: temperature 1, top_p 1, no top_k)")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str()
+      ->type_name("auto|none");
   verb->add_option("--drain-seconds", flags->drain_seconds,
                    "How long running requests may take after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))

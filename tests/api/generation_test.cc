@@ -114,6 +114,30 @@ TEST_F(ApiServerTest, EchoComesFirst) {
   EXPECT_EQ((*parse_json(list.at(0)))["choices"][0]["text"], "Say: ");
 }
 
+TEST_F(ApiServerTest, TheModelsDefaultsFillWhatARequestLeavesOut) {
+  start(false);
+  ServedModel model = testing::tiny_model();
+  model.sampling_defaults.temperature = 0.6f;
+  model.sampling_defaults.top_p = 0.9f;
+  model.sampling_defaults.top_k = 20;
+  server_->attach(engine_, model);
+  ASSERT_EQ(complete(R"({"prompt":"a","temperature":null})").status, 200);
+  ASSERT_EQ(ask(post(kChat, R"({"messages":[{"role":"user","content":"a"}],"top_p":1,"top_k":-1,
+                                "temperature":0})"))
+                .status,
+            200);
+  const auto submitted = engine_.submitted();
+  EXPECT_FLOAT_EQ(submitted.at(0).sampling.temperature, 0.6f);
+  EXPECT_FLOAT_EQ(submitted.at(0).sampling.top_p, 0.9f);
+  EXPECT_EQ(submitted.at(0).sampling.top_k, 20);
+  EXPECT_FLOAT_EQ(submitted.at(1).sampling.temperature, 0);
+  EXPECT_FLOAT_EQ(submitted.at(1).sampling.top_p, 1);
+  EXPECT_EQ(submitted.at(1).sampling.top_k, 0);
+  const Json info = *parse_json(ask(get("/server_info")).body);
+  EXPECT_EQ(info["default_sampling_params"],
+            Json({{"temperature", 0.6}, {"top_p", 0.9}, {"top_k", 20}}));
+}
+
 TEST_F(ApiServerTest, ErrorsBeforeTheFirstTokenHaveTheirStatus) {
   engine_.script = [](const auto&) {
     return Script{{}, FinishReason::kError, make_error(ErrorCode::kInternal, "prefill died")};
@@ -162,7 +186,8 @@ TEST_F(ApiServerTest, AFullQueueIs429AndLeavesNothingBehind) {
   EXPECT_EQ(response.status, 429);
   EXPECT_EQ(response.headers.at("retry-after"), "1");
   EXPECT_EQ(error_of(response)["type"], "rate_limit_error");
-  EXPECT_TRUE(engine_.wait_for_running(0));
+  EXPECT_EQ(engine_.running(), 0);
+  EXPECT_TRUE(engine_.submitted().empty());  // nothing of it was started
 }
 
 TEST_F(ApiServerTest, DisconnectCancels) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "api/unknown_fields.h"
 #include "base/random.h"
 
 namespace expertplex {
@@ -83,7 +84,29 @@ TEST(ChatRequestTest, NeutralValuesOfUnsupportedFieldsAreAccepted) {
       R"("logprobs":false,"top_logprobs":0,"tools":[],"tool_choice":"none","logit_bias":{},
          "presence_penalty":0.0,"frequency_penalty":0,"repetition_penalty":1.0,"best_of":1,
          "response_format":{"type":"text"},"min_p":0,"stop":null,"seed":null,"functions":null,
-         "stream_options":null,"max_tokens":null,"top_k":-1)"));
+         "stream_options":null,"max_tokens":null,"top_k":-1,"return_token_ids":false,
+         "detokenize":true,"guided_json":null)"));
+}
+
+TEST(ChatRequestTest, FieldsThatNobodyKnowsAreListed) {
+  const ChatRequest chat = parse_chat_ok(
+      chat_with(R"("temperatur":1,"metadata":{"a":"b"},"max_tokens":3,"user":"u","x\ny":0)"));
+  EXPECT_EQ(chat.options.unknown_fields, (std::vector<std::string>{"temperatur", "x\ny"}));
+  EXPECT_TRUE(parse_completion_ok(completion_with(R"("echo":false,"logprobs":null,"seed":1)"))
+                  .options.unknown_fields.empty());
+}
+
+TEST(UnknownFieldsTest, AreNamedOnceAndWithinBounds) {
+  UnknownFields unknown;
+  EXPECT_EQ(unknown.take_new({"a", "b\n"}), (std::vector<std::string>{R"("a")", R"("b\n")"}));
+  EXPECT_EQ(unknown.take_new({"a", "c"}), (std::vector<std::string>{R"("c")"}));
+  EXPECT_EQ(unknown.take_new({std::string(1000, 'x')}).at(0).size(),
+            UnknownFields::kMaxNameBytes + 2);
+  size_t named = 0;
+  for (size_t i = 0; i < 2 * UnknownFields::kMaxNames; ++i) {
+    named += unknown.take_new({std::to_string(i)}).size();
+  }
+  EXPECT_LT(named, UnknownFields::kMaxNames);
 }
 
 TEST(CompletionRequestTest, EveryKindOfPrompt) {
@@ -131,6 +154,8 @@ TEST(ChatRequestTest, RefusalsNameTheField) {
        "\"robot\""},
       {R"({"messages":[{"role":"user"}]})", "messages[0].content",
        "field 'messages[0].content': missing"},
+      {R"({"messages":[{"role":"user","content":null}]})", "messages[0].content",
+       "field 'messages[0].content': expected a string or a list of text parts, got null"},
       {R"({"messages":[{"role":"user","content":7}]})", "messages[0].content",
        "field 'messages[0].content': expected a string or a list of text parts, got an integer"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]})",
@@ -157,6 +182,10 @@ TEST(ChatRequestTest, RefusalsNameTheField) {
        "field 'stream': expected true or false, got a string"},
       {chat_with(R"("stream_options":{"include_usage":true})"), "stream_options",
        "field 'stream_options': only allowed with \"stream\": true"},
+      {chat_with(R"("stream":true,"stream_options":{"continuous_usage_stats":true})"),
+       "stream_options.continuous_usage_stats",
+       "field 'continuous_usage_stats': this server does not support it; leave it out or send "
+       "false"},
       {chat_with(R"("stop":[1])"), "stop",
        "field 'stop': expected a string or a list of strings, got a list with an integer"},
       {chat_with(R"("stop":"")"), "stop", "field 'stop': expected non-empty strings"},
@@ -196,6 +225,12 @@ TEST(ChatRequestTest, UnsupportedFieldsAreRefusedByName) {
       {"priority", "3"},
       {"chat_template", R"("{{ x }}")"},
       {"continue_final_message", "true"},
+      {"guided_regex", R"("a+")"},
+      {"guided_choice", R"(["a"])"},
+      {"guided_grammar", R"("root ::= x")"},
+      {"structured_outputs", R"({"json":{}})"},
+      {"return_token_ids", "true"},
+      {"detokenize", "false"},
   };
   for (const auto& [name, value] : fields) {
     ChatRequest request;
@@ -310,7 +345,9 @@ TEST(Fuzz, MutatedRequests) {
       ASSERT_TRUE(parsed.ok()) << body;
       EXPECT_TRUE((*parsed)["error"]["message"].is_string());
     }
-    if (!completion.prompts.empty()) EXPECT_LE(completion.options.n, kMaxChoicesPerPrompt);
+    if (!completion.prompts.empty()) {
+      EXPECT_LE(completion.options.n, kMaxChoicesPerPrompt);
+    }
   }
   EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 10000);
