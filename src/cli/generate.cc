@@ -84,6 +84,15 @@ Result<std::vector<int32_t>> tokenise(const GenerateFlags& flags, const std::str
   return model.tokenizer->encode(rendered, true);
 }
 
+// All of it but the newline that ends a text file or an echo.
+std::string read_prompt(std::istream& stream) {
+  std::string text(std::istreambuf_iterator<char>(stream), {});
+  if (!text.ends_with('\n')) return text;
+  text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
 SamplingParams sampling_of(const GenerateFlags& flags) {
   SamplingParams sampling = flags.sampling;
   sampling.max_tokens = flags.max_tokens;
@@ -102,10 +111,9 @@ Result<void> print_answer(UpdateQueue& updates, Nanoseconds submitted_at, bool s
                         to_seconds(kUpdateLimit));
     }
     if (first_at == 0) first_at = now_ns();
-    fmt::print("{}", update->text);
-    std::fflush(stdout);
+    EXPERTPLEX_TRY(write_stdout(update->text));
     if (update->finish == FinishReason::kNone) continue;
-    fmt::print("\n");
+    EXPERTPLEX_TRY(write_stdout("\n"));
     if (update->error) return *update->error;
     if (!stats) return {};
     const double decode_seconds = to_seconds(now_ns() - first_at);
@@ -125,7 +133,7 @@ Result<void> generate(const GenerateFlags& flags) {
   EXPERTPLEX_ASSIGN(EngineConfig config, engine_config(flags.engine));
   EXPERTPLEX_TRY(validate(sampling_of(flags)));
   std::string text = flags.prompt;
-  if (!flags.prompt_given) text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  if (!flags.prompt_given) text = read_prompt(std::cin);
   EXPERTPLEX_ASSIGN(const LoadedModel model, load_model(flags.engine.model));
 
   GenerationRequest request;
@@ -155,8 +163,10 @@ void add_generate(CLI::App& app, int& exit_code) {
   verb->footer(kFooter);
   CLI::Option* prompt =
       verb->add_option("prompt", flags->prompt, "The prompt; read from stdin if left out");
-  verb->add_flag("--chat", flags->chat, "Apply the model's chat template");
-  verb->add_option("--system", flags->system, "System message, with --chat")->type_name("TEXT");
+  CLI::Option* chat = verb->add_flag("--chat", flags->chat, "Apply the model's chat template");
+  verb->add_option("--system", flags->system, "System message, with --chat")
+      ->needs(chat)
+      ->type_name("TEXT");
   verb->add_option("-n,--max-tokens", flags->max_tokens, "Longest answer")
       ->capture_default_str()
       ->type_name("N");
@@ -172,6 +182,7 @@ void add_generate(CLI::App& app, int& exit_code) {
       ->type_name("K");
   verb->add_option("--seed", flags->seed, "The same seed gives the same text")->type_name("N");
   verb->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated")
+      ->allow_extra_args(false)  // else it takes the prompt that follows
       ->type_name("TEXT");
   verb->add_flag("--ignore-eos", sampling.ignore_eos, "Do not end at the end-of-text token");
   verb->add_flag("--stats", flags->stats, "Print lengths and times to stderr");

@@ -1,6 +1,6 @@
 // `expertplex info`: what a model is, and what it needs on this machine.
 #include <CLI/CLI.hpp>
-#include <iostream>
+#include <algorithm>
 
 #include "base/log.h"
 #include "cli/engine_flags.h"
@@ -101,13 +101,13 @@ std::string count_in_words(int64_t count) {
   return fmt::format("{}", count);
 }
 
-void print_text(const Facts& facts) {
+std::string to_text(const Facts& facts) {
   const ModelSpec& spec = facts.spec;
   const ParameterCount& parameters = facts.parameters;
-  const auto row = [](const char* name, const std::string& value) {
-    fmt::print("  {:<18}{}\n", name, value);
+  std::string text = fmt::format("{} ({})\n\n", spec.name, facts.directory);
+  const auto row = [&](const char* name, const std::string& value) {
+    text += fmt::format("  {:<18}{}\n", name, value);
   };
-  fmt::print("{} ({})\n\n", spec.name, facts.directory);
   row("architecture", fmt::format("{}, {} layers, hidden size {}, vocabulary {}, context {}",
                                   architecture_name(spec.architecture), spec.layer_count,
                                   spec.hidden_size, spec.vocab_size, spec.max_position_count));
@@ -123,19 +123,20 @@ void print_text(const Facts& facts) {
   row("expert share", fmt::format("{:.1f} % of the parameters",
                                   100 * share(parameters.routed_experts, parameters.total)));
   row("chat template", facts.chat_template ? "yes" : "no");
-  fmt::print("\nmemory on {}\n\n", facts.backend);
+  text += fmt::format("\nmemory on {}\n\n", facts.backend);
   row("weights", fmt::format("{}, mapped once and shared by all servers",
                              format_bytes(facts.checkpoint_bytes)));
   row("KV cache", fmt::format("{} per token ({} layers x 2 x {} x {} bytes); {} for a full context",
                               format_bytes(facts.kv_bytes_per_token()), spec.layer_count,
                               spec.kv_size(), data_type_bytes(facts.kv_cache.type),
                               format_bytes(facts.kv_bytes_per_token() * facts.max_model_len)));
-  for (const std::string& line : facts.plan_lines) fmt::print("  {}\n", line);
-  if (!facts.plan_problem.empty()) fmt::print("  {}\n", facts.plan_problem);
+  for (const std::string& line : facts.plan_lines) text += fmt::format("  {}\n", line);
+  if (!facts.plan_problem.empty()) text += fmt::format("  {}\n", facts.plan_problem);
   row("available", format_bytes(facts.available_bytes));
+  return text;
 }
 
-// A configuration that does not fit is something to show, not a failure.
+// A configuration that cannot run is shown too, before it is refused.
 void add_plan(Facts& facts, const Result<MemoryPlan>& plan, const EngineConfig& config) {
   if (!plan) {
     facts.plan_problem = plan.error().message;
@@ -151,7 +152,7 @@ Result<void> info(const InfoFlags& flags) {
   EXPERTPLEX_ASSIGN(EngineConfig config, engine_config(flags.engine));
   EXPERTPLEX_ASSIGN(const LoadedModel model, load_model(flags.engine.model));
   const std::unique_ptr<Backend> backend = cpu::make_cpu_backend();
-  if (config.moe_clusters == 0) config.moe_clusters = backend->default_moe_clusters();
+  if (config.moe_clusters == 0) config.moe_clusters = std::max(2, backend->default_moe_clusters());
   Facts facts;
   facts.directory = model.directory;
   facts.backend = backend->name();
@@ -166,13 +167,13 @@ Result<void> info(const InfoFlags& flags) {
                     .page_count = 0};
   facts.max_model_len =
       config.max_model_len > 0 ? config.max_model_len : model.spec.max_position_count;
-  add_plan(facts, plan_memory(config, model.spec, *model.weights, *backend, facts.available_bytes),
-           config);
-  if (flags.json) {
-    fmt::print("{}\n", to_json(facts).dump(2, ' ', false, Json::error_handler_t::replace));
-  } else {
-    print_text(facts);
-  }
+  const auto plan =
+      plan_memory(config, model.spec, *model.weights, *backend, facts.available_bytes);
+  add_plan(facts, plan, config);
+  EXPERTPLEX_TRY(write_stdout(
+      flags.json ? to_json(facts).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                 : to_text(facts)));
+  if (!plan) return plan.error();
   return {};
 }
 

@@ -9,8 +9,8 @@ namespace expertplex::cli {
 
 // `given`: a directory with a config.json, or the name of a bundled model; empty: expertplex-mini.
 // Bundled models are looked for in $EXPERTPLEX_MODELS (a directory of models, or a model itself),
-// then beside the binary: ../models and ../share/expertplex/models. The error lists where it
-// looked.
+// then beside the binary: models, ../models and ../share/expertplex/models. The error lists where
+// it looked.
 Result<std::string> find_model_directory(const std::string& given);
 
 }  // namespace expertplex::cli

@@ -1,4 +1,6 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "cli/verbs.h"
 
@@ -18,6 +20,12 @@ int report(const Error& error) {
     default:
       return kExitFailed;
   }
+}
+
+Result<void> write_stdout(std::string_view text) {
+  const size_t written = std::fwrite(text.data(), 1, text.size(), stdout);
+  if (written == text.size() && std::fflush(stdout) == 0) return {};
+  return make_error(ErrorCode::kInternal, "cannot write to stdout: {}", std::strerror(errno));
 }
 
 int exit_code_of(const Result<void>& result) { return result.ok() ? 0 : report(result.error()); }

@@ -13,12 +13,17 @@
 namespace expertplex::cli {
 namespace {
 
-std::atomic<int> signal_count{0};
+std::atomic<Nanoseconds> first_at{0};
 int event = -1;
 
 // Async-signal-safe calls only.
 void on_signal(int) {
-  if (signal_count.fetch_add(1) > 0) _exit(1);
+  const Nanoseconds now = now_ns();
+  Nanoseconds first = 0;
+  if (!first_at.compare_exchange_strong(first, now)) {
+    if (now - first >= StopSignal::kPatience) _exit(1);
+    return;
+  }
   const int saved_errno = errno;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(event, &one, sizeof one);
@@ -35,6 +40,10 @@ void StopSignal::install() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // nohup has it ignored, and so it stays then.
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 bool StopSignal::wait(Nanoseconds limit) {

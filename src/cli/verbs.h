@@ -6,6 +6,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -18,6 +19,9 @@ constexpr int kExitBadInput = 2;
 int report(const Error& error);
 // 0, or report(error).
 int exit_code_of(const Result<void>& result);
+
+// Writes to stdout at once; an error if that cannot be done (a full disk).
+Result<void> write_stdout(std::string_view text);
 
 void add_serve(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);

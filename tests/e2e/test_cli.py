@@ -1,10 +1,12 @@
 """The verbs that need no server, and the command line itself."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from server import MODEL, assert_one_clear_line, run_cli
+from server import BINARY, MODEL, assert_one_clear_line, run_cli
 
 GENERATE = ("generate", "--model", MODEL)
 
@@ -25,21 +27,48 @@ def test_help_and_version():
     ("serve", "--preemption", "maybe"), ("serve", "--kv-cache-bytes", "many"),
     ("generate", "x", "--temperature", "7"), ("generate", "x", "--max-tokens", "0"),
     ("info", "--moe-servers", "1000"), ("serve", "--log-level", "loud"),
+    ("serve", "--log-level", "trace"), ("serve", "--served-model-name", "--port", "0"),
+    ("serve", "--generation-config", "maybe"), ("generate", "x", "--system", "Be kind"),
 ])
 def test_wrong_command_lines(arguments):
     code, out, err = run_cli(*arguments, "--model", MODEL) if arguments != ("dance",) \
         else run_cli(*arguments)
-    if arguments[0] == "info":  # shows what does not fit, and why
-        assert code == 0 and "1000" in out
-        return
     assert code == 2
     assert_one_clear_line(err)
+    assert ("1000" in out) == (arguments[0] == "info")  # which shows what it can
 
 
 def test_generate_is_deterministic_and_reads_stdin():
     code, out, err = run_cli(*GENERATE, "The history of", "--max-tokens", 12, "--ignore-eos")
     assert code == 0 and err == "" and len(out) > 1
     assert run_cli(*GENERATE, "--max-tokens", 12, "--ignore-eos", stdin="The history of")[1] == out
+
+
+def test_one_newline_at_the_end_of_stdin_is_not_the_prompts():
+    def answer(prompt):
+        return run_cli(*GENERATE, "--max-tokens", 12, "--ignore-eos", stdin=prompt)[1]
+    assert answer("The history of\n") == answer("The history of\r\n") == answer("The history of")
+    assert answer("The history of\n\n") != answer("The history of")
+
+
+def test_stop_takes_one_value_each():
+    arguments = ("--max-tokens", 40, "--ignore-eos")
+    whole = run_cli(*GENERATE, *arguments, "The history of")[1]
+    stops = (whole[20:24], whole[10:13])
+    code, out, err = run_cli(
+        *GENERATE, *arguments, "--stop", stops[0], "--stop", stops[1], "The history of")
+    assert code == 0, err
+    assert out == whole[:min(map(whole.index, stops))] + "\n"
+
+
+@pytest.mark.parametrize("verb", [("info",), ("info", "--json"), ("generate", "x")])
+def test_stdout_that_cannot_be_written(verb):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([str(BINARY), *verb, "--model", str(MODEL)], stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert_one_clear_line(done.stderr)
+    assert "cannot write to stdout: No space left on device" in done.stderr
 
 
 def test_generate_chat_with_stats():
@@ -95,12 +124,41 @@ def test_sizes(size, mebibytes):
 
 def test_what_does_not_fit_is_refused_with_the_arithmetic():
     arguments = ("--model", MODEL, "--kv-cache-bytes", "1M")
-    code, out, _ = run_cli("info", *arguments)
-    assert code == 0 and "MiniMaxM2ForCausalLM" in out and "1.0 MiB" in out
+    code, out, info_err = run_cli("info", *arguments)
+    assert code == 2 and "MiniMaxM2ForCausalLM" in out and "1.0 MiB" in out
     code, _, err = run_cli("serve", *arguments, "--log-level", "error", "--port", 0)
     assert code == 2
     assert_one_clear_line(err)
-    assert "kv_cache_bytes" in err and "1.0 MiB" in err
+    assert "--kv-cache-bytes" in err and "1.0 MiB" in err
+    assert err == info_err
+
+
+@pytest.mark.parametrize("verb", [("info",), ("serve", "--port", 0, "--log-level", "error")])
+def test_a_context_beyond_the_models(verb):
+    context = json.loads((MODEL / "config.json").read_text())["max_position_embeddings"]
+    code, _, err = run_cli(*verb, "--model", MODEL, "--max-model-len", 2 * context)
+    assert code == 2
+    assert_one_clear_line(err)
+    assert f"--max-model-len: expected at most {context}, the model's context, got" in err
+
+
+def test_directories_that_are_none(tmp_path):
+    for given, word in ((MODEL / "config.json", "this is a file"),
+                        ("someone/some-model", "nothing is downloaded")):
+        code, _, err = run_cli("info", "--model", given)
+        assert code == 2
+        assert_one_clear_line(err)
+        assert word in err
+
+
+def test_models_beside_the_binary(tmp_path):
+    shutil.copy(BINARY, tmp_path / "expertplex")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "expertplex-mini").symlink_to(MODEL)
+    done = subprocess.run([tmp_path / "expertplex", "info", "--json"], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["directory"] == str(tmp_path / "models" / "expertplex-mini")
 
 
 def test_bundled_models_are_found(tmp_path):

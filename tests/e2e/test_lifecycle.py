@@ -29,7 +29,8 @@ def test_what_is_printed(core_count):
     with Server() as server:
         assert f" at http://127.0.0.1:{server.port}\n" in server.output
         assert "curl http://127.0.0.1:" in server.output
-        assert "KV cache" in server.output
+        assert "KV cache" in server.output and "MoE buffers" in server.output
+        assert " B at " not in server.output  # the table of offsets is for debugging
         assert server.thread_count() <= 2 * core_count + 6
         assert server.stop() == 0
 
@@ -80,12 +81,34 @@ def test_drain_has_a_limit_and_says_so_to_the_stream():
         assert server.wait() == 0
 
 
-def test_second_signal_stops_at_once():
+def test_hangup_finishes_streams():
+    with Server("--log-level", "warn") as server, RawConnection(server, limit=60) as running:
+        running.post("/v1/completions", LONG)
+        running.read_until(b"data: ")
+        server.signal(signal.SIGHUP)
+        status, body = running.read_response()
+        assert status == 200 and body.endswith("data: [DONE]\n\n")
+        assert server.wait() == 0
+
+
+def test_a_signal_said_twice_is_one_wish():
+    with Server("--log-level", "warn") as server, RawConnection(server, limit=60) as running:
+        running.post("/v1/completions", LONG)
+        running.read_until(b"data: ")
+        server.signal(signal.SIGINT)
+        server.signal(signal.SIGTERM)
+        status, body = running.read_response()
+        assert status == 200 and body.endswith("data: [DONE]\n\n")
+        assert server.wait() == 0
+
+
+def test_a_later_signal_stops_at_once():
     with Server("--log-level", "info") as server, RawConnection(server) as running:
         running.post("/v1/completions", {**LONG, "max_tokens": 3500})
         running.read_until(b"data: ")
         server.signal(signal.SIGTERM)
         wait_until(lambda: server.get("/health")[0] == 503, 10, "draining")
+        time.sleep(1.1)  # sooner it would be the same wish
         server.signal(signal.SIGTERM)
         assert server.wait(5) == 1
 

@@ -37,7 +37,7 @@ Result<std::unique_ptr<CpuMoeExecutor>> CpuMoeExecutor::create(
     transport::Fabric& fabric, const MoeServerConfig& config, const ModelSpec& spec,
     std::shared_ptr<const ModelWeights> weights) {
   EXPERTPLEX_ASSIGN(const MoePlan plan, plan_moe_server(config, spec));
-  log_info("{}", plan.describe());
+  log_debug("{}", plan.describe());
   EXPERTPLEX_ASSIGN(auto window, fabric.create_window(config.window_name, plan.layout.total_bytes(),
                                                       transport::kMoeBells));
   EXPERTPLEX_ASSIGN(auto compute,
