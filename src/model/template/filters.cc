@@ -24,7 +24,8 @@ Value to_json_filter(const Value& v, const Arguments& a) {
   style.ensure_ascii = a.truth_or(0, "ensure_ascii", false);
   style.indent = static_cast<int>(std::clamp<int64_t>(a.integer_or(1, "indent", -1), -1, 64));
   style.sort_keys = a.truth_or(3, "sort_keys", false);
-  if (style.indent >= 0) style.item_separator = ",";
+  // Not assigned from a literal: g++ 12 then warns of an overlap that cannot be.
+  if (style.indent >= 0) style.item_separator = std::string(1, ',');
   if (const Value* separators = a.find(2, "separators"); separators && separators->truthy()) {
     if (!separators->is(Kind::kList) || separators->list().size() != 2) {
       fail("tojson: separators: expected two strings");
