@@ -1,6 +1,5 @@
 // The engine's threads on a fake backend: handoff through real windows, lockstep of decode servers,
 // cancels from everywhere, failures, stalls, drain and destruction.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,8 +11,6 @@
 
 namespace expertplex {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Fixture : EngineFixture {
   explicit Fixture(EngineConfig config = {})
@@ -232,8 +229,8 @@ TEST(EngineThreads, CallsOfSeveralSequencesStartWholeOrNotAtAll) {
   const auto never = f.engine->submit_all(call_of(4));
   ASSERT_FALSE(never.ok());
   EXPECT_EQ(never.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(never.error().message,
-              HasSubstr("this request makes 4 sequences, the queue holds 3"));
+  EXPECT_TRUE(
+      never.error().message.starts_with("this request makes 4 sequences, the queue holds 3"));
   const auto later = f.engine->submit_all(call_of(2));
   ASSERT_FALSE(later.ok());
   EXPECT_EQ(later.error().code, ErrorCode::kResourceExhausted);
