@@ -120,7 +120,11 @@ void HttpServer::Impl::accept() {
       accept_paused = true;
       return;
     }
-    add_session(std::move(socket));
+    try {
+      add_session(std::move(socket));
+    } catch (const std::exception& e) {
+      log_error("http: a new connection is cut: {}", e.what());
+    }
     accept();
   });
 }

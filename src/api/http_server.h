@@ -5,7 +5,8 @@
 // output, connections.
 //
 // Errors: listening fails with one clear line. Requests that cannot be parsed are answered by the
-// server itself in OpenAI's error shape (400, 408, 413, 417, 431) and the connection is closed.
+// server itself in OpenAI's error shape (400, 408, 413, 417, 431, 501, 503) and the connection is
+// closed.
 //
 // Thread rules: the handler and the observer run on the io thread; public members from any thread.
 #pragma once
@@ -26,19 +27,20 @@ struct HttpServerOptions {
   int port = 8000;  // 0: a free one
   size_t max_header_bytes = size_t{64} << 10;
   size_t max_body_bytes = size_t{32} << 20;
-  // Bodies of all requests that are being read or answered; beyond it, 503.
+  // What is held of all requests that are being read or answered; beyond it, 503.
   size_t max_bodies_bytes = size_t{512} << 20;
   // Unread output of one connection beyond which the client is given up.
   size_t max_unread_bytes = size_t{1} << 20;
-  // Bytes of later requests that are taken off the socket while one is being answered.
-  size_t max_pipelined_bytes = size_t{64} << 10;
+  // Bytes of later requests while one is being computed; a client that sends more is cut.
+  size_t max_pipelined_bytes = size_t{1} << 20;
   int max_connections = 16384;
-  Nanoseconds head_limit = 20 * kSecond;      // first byte of a request to the end of its headers
-  Nanoseconds body_limit = 120 * kSecond;     // end of the headers to the end of the body
-  Nanoseconds idle_limit = 75 * kSecond;      // between requests
-  Nanoseconds write_limit = 30 * kSecond;     // no progress in sending
-  Nanoseconds answer_limit = 3600 * kSecond;  // a request's whole answer
-  Nanoseconds tick = 250 * kMillisecond;      // how often limits are looked at
+  Nanoseconds head_limit = 20 * kSecond;   // first byte of a request to the end of its headers
+  Nanoseconds body_limit = 120 * kSecond;  // end of the headers to the end of the body
+  Nanoseconds body_progress_limit = 20 * kSecond;  // a body that stalls
+  Nanoseconds idle_limit = 75 * kSecond;           // between requests
+  Nanoseconds write_limit = 30 * kSecond;          // no progress in sending
+  Nanoseconds answer_limit = 3600 * kSecond;       // a request's whole answer
+  Nanoseconds tick = 250 * kMillisecond;           // how often limits are looked at
 };
 
 class HttpServer {

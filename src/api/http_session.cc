@@ -1,5 +1,7 @@
 #include "api/http_session.h"
 
+#include <poll.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
@@ -20,6 +22,10 @@ namespace {
 
 constexpr Nanoseconds kLingerLimit = 2 * kSecond;
 constexpr size_t kMaxLingeredBytes = size_t{64} << 20;
+// A body that brings less within body_progress_limit, and does not end, is stalled.
+constexpr size_t kBodyProgressBytes = 1024;
+// A connection that waits keeps no larger buffer than this.
+constexpr size_t kKeptInboxBytes = 4096;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -54,7 +60,14 @@ std::string path_of(std::string_view target) {
   return path;
 }
 
-HttpRequest to_request(http::request<http::string_body> message, Nanoseconds accepted_at) {
+}  // namespace
+
+HttpSession::HttpSession(tcp::socket socket, HttpSessionContext& context)
+    : socket_(std::move(socket)), context_(context), state_since_(now_ns()) {}
+
+HttpSession::~HttpSession() = default;
+
+HttpRequest HttpSession::to_request(Message message, Nanoseconds accepted_at) {
   HttpRequest request;
   request.method = std::string(message.method_string());
   request.path = path_of({message.target().data(), message.target().size()});
@@ -67,12 +80,15 @@ HttpRequest to_request(http::request<http::string_body> message, Nanoseconds acc
   return request;
 }
 
-}  // namespace
-
-HttpSession::HttpSession(tcp::socket socket, HttpSessionContext& context)
-    : socket_(std::move(socket)), context_(context), state_since_(now_ns()) {}
-
-HttpSession::~HttpSession() = default;
+template <typename Step>
+void HttpSession::guard(Step&& step) {
+  try {
+    step();
+  } catch (const std::exception& e) {
+    log_error("http: a connection is cut: {}", e.what());
+    cut();
+  }
+}
 
 void HttpSession::start() {
   error_code ignored;
@@ -83,13 +99,18 @@ void HttpSession::start() {
 
 void HttpSession::wait_readable() {
   if (reading_ || eof_ || state_ == State::kClosed) return;
-  if (state_ == State::kAnswering && inbox_.size() >= context_.options.max_pipelined_bytes) return;
+  if (!inbox_.empty()) {
+    // What is here comes first. While an answer goes out, write_limit watches the client.
+    if (state_ == State::kIdle || answer_complete_) return;
+    // check_limits looks whether the client is still there.
+    if (state_ == State::kAnswering && memory_is_short()) return;
+  }
   reading_ = true;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     self->reading_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) return self->cut();
-    self->on_readable();
+    self->guard([&] { self->on_readable(); });
   });
 }
 
@@ -106,7 +127,8 @@ void HttpSession::on_readable() {
 void HttpSession::on_eof() {
   eof_ = true;
   if (state_ == State::kAnswering && !answer_complete_) return cut();
-  // What was pipelined before the end still gets its answers.
+  // Of what was pipelined before the end, requests that are answered at once still get their
+  // answers; the first one that takes time ends the connection.
   const bool more_to_do =
       state_ == State::kAnswering || (state_ == State::kIdle && !inbox_.empty());
   if (!more_to_do) close();
@@ -119,7 +141,21 @@ void HttpSession::on_bytes(std::string_view bytes) {
     return;
   }
   inbox_.append(bytes);
-  if (state_ == State::kIdle || state_ == State::kReading) parse();
+  if (state_ == State::kReading && head_since_ != 0) {
+    body_moved_bytes_ += bytes.size();
+    if (body_moved_bytes_ >= kBodyProgressBytes) {
+      body_moved_bytes_ = 0;
+      body_moved_at_ = now_ns();
+    }
+  }
+  if (state_ == State::kIdle || state_ == State::kReading) return parse();
+  count_held();
+  // Not reading on would leave a client's end unseen for as long as the request runs.
+  if (state_ == State::kAnswering && !answer_complete_ &&
+      inbox_.size() > context_.options.max_pipelined_bytes) {
+    log_debug("http: cut a client that sends on and on without waiting for its answer");
+    cut();
+  }
 }
 
 void HttpSession::parse() {
@@ -139,33 +175,54 @@ void HttpSession::parse() {
     error_code error;
     const size_t used = parser_->put(asio::buffer(inbox_), error);
     inbox_.erase(0, used);
+    if (parser_->is_header_done() && head_since_ == 0 && !check_framing()) return;
     if (error == http::error::need_more) break;
     if (error) return refuse(error);
     if (used == 0) break;
   }
+  if (inbox_.empty() && inbox_.capacity() > kKeptInboxBytes) inbox_ = {};
+  if (!check_memory()) return;
   if (parser_->is_header_done() && head_since_ == 0) {
-    head_since_ = now_ns();
-    if (!claim_body() || !continue_if_expected()) return;
+    head_since_ = body_moved_at_ = now_ns();
+    body_moved_bytes_ = 0;
+    if (!continue_if_expected()) return;
   }
   if (parser_->is_done()) return dispatch();
+  // The parser keeps to the limit in the head; later only chunk extensions and trailers, which it
+  // takes whole, stay here.
+  if (parser_->is_header_done() && inbox_.size() > context_.options.max_header_bytes) {
+    return refuse(431, fmt::format("the chunk extensions or trailers are larger than {} bytes",
+                                   context_.options.max_header_bytes));
+  }
   if (eof_) close();
 }
 
-bool HttpSession::claim_body() {
-  const auto length = parser_->content_length();
-  size_t bytes = length ? static_cast<size_t>(*length) : 0;
-  if (parser_->chunked() && !parser_->is_done()) bytes = context_.options.max_body_bytes;
-  if (claim(bytes)) return true;
+// Beast reads other codings than chunked as if they were not there.
+bool HttpSession::check_framing() {
+  const auto& message = parser_->get();
+  const auto coding = message[http::field::transfer_encoding];
+  const size_t count = message.count(http::field::transfer_encoding);
+  if (count == 0 || (count == 1 && lower({coding.data(), coding.size()}) == "chunked")) return true;
+  refuse(501, "the only transfer coding that this server knows is chunked");
+  return false;
+}
+
+bool HttpSession::check_memory() {
+  count_held();
+  if (held_bytes_ == 0 || !memory_is_short()) return true;
   refuse(503, "too many large requests at once; retry later");
   return false;
 }
 
-bool HttpSession::claim(size_t bytes) {
-  const size_t others = context_.bodies_bytes - claimed_bytes_;
-  if (bytes > 0 && others + bytes > context_.options.max_bodies_bytes) return false;
-  context_.bodies_bytes = others + bytes;
-  claimed_bytes_ = bytes;
-  return true;
+void HttpSession::count_held() {
+  size_t held = inbox_.size() + answered_body_bytes_;
+  if (parser_) held += parser_->get().body().size();
+  context_.held_bytes = context_.held_bytes - held_bytes_ + held;
+  held_bytes_ = held;
+}
+
+bool HttpSession::memory_is_short() const {
+  return context_.held_bytes > context_.options.max_bodies_bytes;
 }
 
 bool HttpSession::continue_if_expected() {
@@ -186,8 +243,8 @@ void HttpSession::dispatch() {
       *this, to_request(parser_->release(), request_since_), version);
   exchange_ = exchange;
   parser_.reset();
-  // The true size; a small chunked body that came in one read was not claimed before.
-  claim(exchange->request().body.size());
+  answered_body_bytes_ = exchange->request().body.size();
+  count_held();
   state_ = State::kAnswering;
   state_since_ = now_ns();
   answer_complete_ = false;
@@ -197,6 +254,8 @@ void HttpSession::dispatch() {
     log_error("handler of {} failed: {}", exchange->request().path, e.what());
     ApiError error = to_api_error(make_error(ErrorCode::kInternal, "internal error"));
     exchange->respond(error_response(error));
+    // A stream that has begun and that nobody continues.
+    if (exchange_ == exchange && !answer_complete_) return cut();
   }
   if (eof_ && state_ == State::kAnswering && !answer_complete_) cut();
 }
@@ -217,12 +276,14 @@ void HttpSession::refuse(const error_code& error) {
 void HttpSession::refuse(int status, std::string message) {
   ApiError error = bad_request(std::move(message));
   error.status = status;
+  if (status == 501) error.type = "not_implemented_error";
   if (status == 503) error.type = "service_unavailable_error";
   keep_alive_ = false;
   exchange_ = std::make_shared<SessionExchange>(*this, HttpRequest{}, 11);
   exchange_->set_route("unparsed");
   parser_.reset();
-  inbox_.clear();
+  inbox_ = {};
+  count_held();
   state_ = State::kAnswering;
   state_since_ = now_ns();
   exchange_->respond(error_response(error));
@@ -247,7 +308,7 @@ void HttpSession::flush() {
       socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code failed) {
         self->writing_ = false;
         if (self->state_ == State::kClosed) return;
-        failed ? self->cut() : self->flush();
+        self->guard([&] { failed ? self->cut() : self->flush(); });
       });
       return;
     }
@@ -276,16 +337,19 @@ void HttpSession::on_all_sent() {
   // Later, not from here: a thousand pipelined requests must not become a thousand stack frames.
   if (!inbox_.empty()) {
     asio::post(socket_.get_executor(), [self = shared_from_this()] {
-      if (self->state_ == State::kIdle) self->parse();
-      self->wait_readable();
-      if (self->state_ == State::kIdle && self->eof_) self->close();
+      self->guard([&] {
+        if (self->state_ == State::kIdle) self->parse();
+        self->wait_readable();
+        if (self->state_ == State::kIdle && self->eof_) self->close();
+      });
     });
   }
   wait_readable();
 }
 
 void HttpSession::end_exchange(int status) {
-  claim(0);
+  answered_body_bytes_ = 0;
+  count_held();
   if (!exchange_) return;
   const auto exchange = std::move(exchange_);
   exchange->detach(status == kStatusClientGone ? context_.loop : nullptr);
@@ -300,6 +364,7 @@ void HttpSession::linger() {
   state_ = State::kLingering;
   state_since_ = now_ns();
   inbox_ = {};
+  count_held();
   wait_readable();
 }
 
@@ -315,7 +380,10 @@ void HttpSession::close() {
   if (state_ == State::kClosed) return;
   const auto self = shared_from_this();
   state_ = State::kClosed;
-  claim(0);
+  parser_.reset();
+  inbox_ = {};
+  answered_body_bytes_ = 0;
+  count_held();
   error_code ignored;
   socket_.close(ignored);
   context_.forget(self);
@@ -325,7 +393,17 @@ void HttpSession::close_when_idle() {
   if (state_ == State::kReading || (state_ == State::kIdle && inbox_.empty())) close();
 }
 
+bool HttpSession::peer_is_gone() {
+  if (reading_ || eof_) return false;
+  pollfd entry{socket_.native_handle(), POLLRDHUP, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
 void HttpSession::on_tick(Nanoseconds now) {
+  guard([&] { check_limits(now); });
+}
+
+void HttpSession::check_limits(Nanoseconds now) {
   const HttpServerOptions& options = context_.options;
   switch (state_) {
     case State::kIdle:
@@ -333,13 +411,14 @@ void HttpSession::on_tick(Nanoseconds now) {
       return;
     case State::kReading:
       if (head_since_ == 0 ? now - request_since_ > options.head_limit
-                           : now - head_since_ > options.body_limit) {
+                           : now - head_since_ > options.body_limit ||
+                                 now - body_moved_at_ > options.body_progress_limit) {
         refuse(408, "the request did not arrive in time");
       }
       return;
     case State::kAnswering:
       if ((!outbox_.empty() && now - progress_since_ > options.write_limit) ||
-          now - state_since_ > options.answer_limit) {
+          now - state_since_ > options.answer_limit || peer_is_gone()) {
         cut();
       }
       return;

@@ -7,8 +7,9 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/buffers_range.hpp>
+#include <boost/beast/http/message.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +32,7 @@ struct HttpSessionContext {
   std::function<void(const std::shared_ptr<HttpSession>&)> forget;  // takes it out of `sessions`
   std::vector<char> scratch;                                        // where every read lands first
   std::unordered_set<std::shared_ptr<HttpSession>> sessions;
-  size_t bodies_bytes = 0;  // claimed by the sessions
+  size_t held_bytes = 0;  // of requests, by all sessions
   bool draining = false;
 };
 
@@ -50,8 +51,39 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
 
  private:
   class SessionExchange;
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  // Beast's string_body sets the declared length aside before a byte has come; this one grows.
+  struct GrowingBody {
+    using value_type = std::string;
+    class reader {
+     public:
+      template <bool isRequest, class Fields>
+      reader(boost::beast::http::header<isRequest, Fields>&, value_type& body) : body_(body) {}
+      void init(const boost::optional<uint64_t>&, boost::beast::error_code& error) { error = {}; }
+      template <class Buffers>
+      size_t put(const Buffers& buffers, boost::beast::error_code& error) {
+        error = {};
+        size_t count = 0;
+        for (const auto& part : boost::beast::buffers_range_ref(buffers)) {
+          body_.append(static_cast<const char*>(part.data()), part.size());
+          count += part.size();
+        }
+        return count;
+      }
+      void finish(boost::beast::error_code& error) { error = {}; }
+
+     private:
+      value_type& body_;
+    };
+  };
+  using Message = boost::beast::http::request<GrowingBody>;
+  using Parser = boost::beast::http::request_parser<GrowingBody>;
   enum class State { kIdle, kReading, kAnswering, kLingering, kClosed };
+
+  static HttpRequest to_request(Message message, Nanoseconds accepted_at);
+
+  // Runs a step of the state machine; what it throws costs this session its connection, no other.
+  template <typename Step>
+  void guard(Step&& step);
 
   // Reading.
   void wait_readable();
@@ -59,8 +91,9 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void on_eof();
   void on_bytes(std::string_view bytes);
   void parse();
-  // Both: false if the request was refused.
-  bool claim_body();
+  // All: false if the request was refused.
+  bool check_framing();
+  bool check_memory();
   bool continue_if_expected();
   void dispatch();
   // Answers for the handler, before a request was complete; then the connection closes.
@@ -73,9 +106,13 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   void finish_answer();  // the handler is done
   void on_all_sent();
   void end_exchange(int status);
-  // Sets this session's part of the bodies' memory; false if there is not that much.
-  bool claim(size_t bytes);
+  // Brings this session's part of context_.held_bytes up to date.
+  void count_held();
+  bool memory_is_short() const;
+  // For a session that does not read: whether the client has ended the connection.
+  bool peer_is_gone();
 
+  void check_limits(Nanoseconds now);
   void linger();
   void close();
 
@@ -96,7 +133,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   Nanoseconds request_since_ = 0;   // its first byte
   Nanoseconds head_since_ = 0;      // its headers were complete; 0 before
   Nanoseconds progress_since_ = 0;  // of sending
-  size_t claimed_bytes_ = 0;
+  Nanoseconds body_moved_at_ = 0;   // the body last made enough progress
+  size_t body_moved_bytes_ = 0;     // since then
+  size_t answered_body_bytes_ = 0;  // the body of the request that is being answered
+  size_t held_bytes_ = 0;           // its part of context_.held_bytes
   size_t lingered_bytes_ = 0;
 };
 

@@ -2,6 +2,9 @@
 // away.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <vector>
+
 #include "api/http_server_fixture.h"
 #include "base/random.h"
 
@@ -40,10 +43,10 @@ TEST_F(HttpServerTest, LimitsAreAnswered) {
 TEST_F(HttpServerTest, BodiesOfAllConnectionsAreLimitedTogether) {
   options_.max_bodies_bytes = 1000;
   start();
-  const std::string head = "POST /echo HTTP/1.1\r\nContent-Length: 600\r\n\r\n";
   {
     RawClient first(server_->port());
-    ASSERT_TRUE(first.send(head + "x"));
+    ASSERT_TRUE(
+        first.send("POST /echo HTTP/1.1\r\nContent-Length: 600\r\n\r\n" + std::string(599, 'x')));
     // Until the server has seen the first one.
     int status = 200;
     for (int i = 0; i < 1000 && status != 503; ++i) {
@@ -51,10 +54,54 @@ TEST_F(HttpServerTest, BodiesOfAllConnectionsAreLimitedTogether) {
     }
     EXPECT_EQ(status, 503);
     EXPECT_EQ(ask(post("/echo", std::string(300, 'y'))).status, 200);
-    ASSERT_TRUE(first.send(std::string(599, 'x')));
+    EXPECT_EQ(ask(get("/echo")).status, 200);
+    ASSERT_TRUE(first.send("x"));
     EXPECT_EQ(first.read_response().status, 200);
   }
   EXPECT_EQ(ask(post("/echo", std::string(1000, 'y'))).status, 200);
+}
+
+// What a client says that it will send costs nothing.
+TEST_F(HttpServerTest, AnnouncedBodiesHoldNoMemory) {
+  options_.max_body_bytes = 1000;
+  options_.max_bodies_bytes = 1000;
+  start();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server_->port()));
+    ASSERT_TRUE(clients.back()->send(
+        i % 2 == 0 ? "POST /echo HTTP/1.1\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n"
+                   : "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+                     "Expect: 100-continue\r\n\r\n"));
+    EXPECT_TRUE(clients.back()->read_until("100 Continue\r\n\r\n"));
+  }
+  EXPECT_EQ(ask(post("/echo", std::string(900, 'y'))).status, 200);
+  EXPECT_EQ(
+      ask("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n").status,
+      200);
+}
+
+TEST_F(HttpServerTest, ChunkExtensionsAndTrailersAreLimited) {
+  options_.max_header_bytes = 1000;
+  start();
+  const std::string head = "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(ask(head + "1;" + std::string(2000, 'e')).status, 431);
+  EXPECT_EQ(ask(head + "1\r\nx\r\n0\r\nA: " + std::string(2000, 't')).status, 431);
+  std::string trailers;
+  for (int i = 0; i < 200; ++i) trailers += fmt::format("T{}: value\r\n", i);
+  EXPECT_EQ(ask(head + "1\r\nx\r\n0\r\n" + trailers).status, 431);
+  EXPECT_EQ(ask(head + "1;name=value\r\nx\r\n0\r\nA: b\r\n\r\n").body, "POST /echo x");
+}
+
+TEST_F(HttpServerTest, OtherTransferCodingsAreRefused) {
+  start();
+  for (const char* coding : {"gzip", "gzip, chunked", "chunked, gzip", "identity", "xchunked"}) {
+    const RawResponse response = ask(fmt::format(
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: {}\r\n\r\n1\r\nx\r\n0\r\n\r\n", coding));
+    EXPECT_EQ(response.status, 501) << coding;
+    EXPECT_EQ(response.headers.at("connection"), "close");
+  }
+  EXPECT_EQ(ask("POST /echo HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n0\r\n\r\n").status, 200);
 }
 
 TEST_F(HttpServerTest, AnswerToAHugeBodyIsNotLost) {
@@ -118,6 +165,43 @@ TEST_F(HttpServerTest, SlowRequestsRunIntoLimits) {
   EXPECT_TRUE(idle.closed_by_peer());
   EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost:").status, 408);
   EXPECT_EQ(ask("POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc").status, 408);
+}
+
+TEST_F(HttpServerTest, ABodyThatStallsIsCutEarly) {
+  options_.body_progress_limit = 200 * kMillisecond;
+  start();
+  EXPECT_EQ(ask("POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc").status, 408);
+}
+
+// A server that stopped reading would not see that the client has left.
+TEST_F(HttpServerTest, DisconnectBehindPipelinedRequestsIsNoticed) {
+  options_.max_pipelined_bytes = 100'000;
+  start();
+  for (const size_t bytes : {50'000, 300'000}) {
+    RawClient client(server_->port());
+    ASSERT_TRUE(client.send(get("/wait")));
+    ASSERT_TRUE(entered_.wait_for(bytes < 100'000 ? 1 : 2));
+    client.send(std::string(bytes, 'x'));
+    client.close();
+    EXPECT_TRUE(gone_.wait_for(bytes < 100'000 ? 1 : 2));
+  }
+}
+
+TEST_F(HttpServerTest, PipelinedBytesOfAllConnectionsAreLimitedTogether) {
+  options_.max_bodies_bytes = 10'000;
+  start();
+  {
+    RawClient client(server_->port());
+    ASSERT_TRUE(client.send(get("/wait")));
+    ASSERT_TRUE(entered_.wait_for(1));
+    ASSERT_TRUE(client.send(std::string(20'000, 'x')));
+    int status = 200;
+    for (int i = 0; i < 1000 && status != 503; ++i)
+      status = ask(post("/echo", "y", "A: b\r\n")).status;
+    EXPECT_EQ(status, 503);
+  }
+  EXPECT_TRUE(gone_.wait_for(1));
+  EXPECT_EQ(ask(post("/echo", "y")).status, 200);
 }
 
 TEST_F(HttpServerTest, AnswersThatNeverComeRunIntoALimit) {
