@@ -1,6 +1,7 @@
 #include "api/api_error.h"
 
 #include "base/json.h"
+#include "base/log.h"
 
 namespace expertplex {
 namespace {
@@ -81,6 +82,11 @@ ApiError to_api_error(const Error& error) {
     }
   }
   return api_error;
+}
+
+ApiError internal_error(const std::exception& exception) {
+  log_error("a request failed: {}", exception.what());
+  return to_api_error(make_error(ErrorCode::kInternal, "internal error"));
 }
 
 std::string json_quote(std::string_view text) {

@@ -4,6 +4,7 @@
 // Thread rules: values.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +36,9 @@ HttpResponse error_response(const ApiError& error);
 
 // A JSON string literal with quotes. Invalid UTF-8 becomes U+FFFD.
 std::string json_quote(std::string_view text);
+
+// 500 for an exception that left a handler; what it says goes to the log.
+ApiError internal_error(const std::exception& exception);
 
 HttpResponse json_response(std::string body, int status = 200);
 

@@ -53,7 +53,7 @@ struct ApiServer::Impl {
   // The reason why nothing can be generated now.
   std::optional<ApiError> not_ready() const;
   // work(body, model) on the io thread if the body is small, else on the worker; then done(result)
-  // on the io thread.
+  // on the io thread. If either throws, the answer is 500.
   template <typename T>
   void compute(ExchangePtr exchange, T (*work)(std::string_view, const ServedModel&),
                std::function<void(T)> done);
@@ -77,9 +77,23 @@ void ApiServer::Impl::compute(ExchangePtr exchange, T (*work)(std::string_view, 
   std::string body = exchange->take_body();
   if (body.size() <= options.inline_body_bytes) return done(work(body, *model));
   const auto shared_body = std::make_shared<const std::string>(std::move(body));
-  const auto job = [loop = loop, model = model, work, shared_body, done = std::move(done)] {
-    const auto result = std::make_shared<T>(work(*shared_body, *model));
-    loop->post([result, done] { done(std::move(*result)); });
+  const auto job = [loop = loop, model = model, exchange, work, shared_body,
+                    done = std::move(done)] {
+    std::shared_ptr<T> result;
+    std::optional<ApiError> failure;
+    try {
+      result = std::make_shared<T>(work(*shared_body, *model));
+    } catch (const std::exception& e) {
+      failure = internal_error(e);
+    }
+    loop->post([exchange, result, failure, done] {
+      if (failure) return exchange->respond(error_response(*failure));
+      try {
+        done(std::move(*result));
+      } catch (const std::exception& e) {
+        exchange->respond(error_response(internal_error(e)));
+      }
+    });
   };
   if (worker->submit(job)) return;
   exchange->respond(error_response(

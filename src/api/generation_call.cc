@@ -1,5 +1,6 @@
 #include "api/generation_call.h"
 
+#include <exception>
 #include <utility>
 
 #include "api/engine_sink.h"
@@ -48,7 +49,11 @@ void GenerationCall::start(Engine& engine, std::shared_ptr<IoLoop> loop,
       self->done_ = true;
     }
   });
-  call->submit_all(loop);
+  try {
+    call->submit_all(loop);
+  } catch (const std::exception& e) {
+    call->fail(internal_error(e));
+  }
 }
 
 void GenerationCall::submit_all(const std::shared_ptr<IoLoop>& loop) {
@@ -65,19 +70,24 @@ void GenerationCall::submit_all(const std::shared_ptr<IoLoop>& loop) {
       // The sink keeps the call alive until the engine lets go of it.
       auto sink = std::make_shared<EngineSink>(
           loop, [self = shared_from_this(), index](GenerationUpdate update) {
-            self->on_update(index, std::move(update));
+            try {
+              self->on_update(index, std::move(update));
+            } catch (const std::exception& e) {
+              self->fail(internal_error(e));
+            }
           });
       submissions.push_back({std::move(generation), std::move(sink)});
     }
   }
+  // Before anything runs, so that nothing can fail between submitting and knowing the ids.
+  std::vector<Choice> choices(choice_count_);
   const auto ids = engine_.submit_all(std::move(submissions));
   if (!ids) return fail(to_api_error(ids.error()));
   // Updates come through the loop, after this.
-  choices_.resize(choice_count_);
-  for (size_t i = 0; i < choice_count_; ++i) {
-    choices_[i].id = (*ids)[i];
-    if (!request_.options.stream) choices_[i].text = prompt_of(i).echo;
-  }
+  choices_ = std::move(choices);
+  for (size_t i = 0; i < choice_count_; ++i) choices_[i].id = (*ids)[i];
+  if (request_.options.stream) return;
+  for (size_t i = 0; i < choice_count_; ++i) choices_[i].text = prompt_of(i).echo;
 }
 
 const PreparedPrompt& GenerationCall::prompt_of(size_t choice) const {

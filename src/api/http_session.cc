@@ -251,9 +251,7 @@ void HttpSession::dispatch() {
   try {
     context_.handler(exchange);
   } catch (const std::exception& e) {
-    log_error("handler of {} failed: {}", exchange->request().path, e.what());
-    ApiError error = to_api_error(make_error(ErrorCode::kInternal, "internal error"));
-    exchange->respond(error_response(error));
+    exchange->respond(error_response(internal_error(e)));
     // A stream that has begun and that nobody continues.
     if (exchange_ == exchange && !answer_complete_) return cut();
   }

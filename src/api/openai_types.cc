@@ -15,6 +15,11 @@ constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "u
 void read_stop(FieldReader& reader, std::vector<std::string>& stop) {
   const Json* value = reader.find("stop");
   if (!value) return;
+  if (value->is_array() && value->size() > kMaxStopStrings) {
+    return reader.fail(bad_request(fmt::format("field 'stop': expected at most {} strings, got {}",
+                                               kMaxStopStrings, value->size()),
+                                   "stop"));
+  }
   const Json list = value->is_array() ? *value : Json::array({*value});
   for (const Json& item : list) {
     if (!item.is_string()) {
@@ -112,7 +117,11 @@ void read_sampling(FieldReader& reader, SamplingParams& sampling) {
   reader.read_seed("seed", sampling.seed);
   read_stop(reader, sampling.stop);
   if (const Json* ids = reader.find("stop_token_ids")) {
-    if (auto error = parse_token_ids(*ids, "stop_token_ids", sampling.stop_token_ids)) {
+    if (ids->is_array() && ids->size() > kMaxStopTokenIds) {
+      reader.fail(bad_request(fmt::format("field 'stop_token_ids': expected at most {} ids, got {}",
+                                          kMaxStopTokenIds, ids->size()),
+                              "stop_token_ids"));
+    } else if (auto error = parse_token_ids(*ids, "stop_token_ids", sampling.stop_token_ids)) {
       reader.fail(std::move(*error));
     }
   }

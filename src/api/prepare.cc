@@ -3,6 +3,8 @@
 namespace expertplex {
 namespace {
 
+constexpr size_t kMaxTokensOfAllPrompts = size_t{16} << 20;
+
 // A prompt, and what was asked for after it, must fit in the context.
 std::optional<ApiError> check_length(const std::vector<int32_t>& tokens,
                                      const GenerationOptions& options, const ServedModel& model,
@@ -30,19 +32,26 @@ std::optional<ApiError> check_length(const std::vector<int32_t>& tokens,
   return {};
 }
 
-std::optional<ApiError> check_ids(const std::vector<int32_t>& ids, const ServedModel& model) {
+std::optional<ApiError> check_ids(const std::vector<int32_t>& ids, const ServedModel& model,
+                                  const char* field) {
   for (const int32_t id : ids) {
     if (id < model.vocab_size) continue;
-    return bad_request(
-        fmt::format("field 'prompt': the token id {} is outside the vocabulary of {}", id,
-                    model.vocab_size),
-        "prompt");
+    return bad_request(fmt::format("field '{}': the token id {} is outside the vocabulary of {}",
+                                   field, id, model.vocab_size),
+                       field);
   }
   return {};
 }
 
+// What holds for both kinds of request besides their form.
+std::optional<ApiError> check_options(const GenerationOptions& options, const ServedModel& model) {
+  if (auto error = model.check_name(options.model)) return error;
+  return check_ids(options.sampling.stop_token_ids, model, "stop_token_ids");
+}
+
 Preparation tokenise_completion(const CompletionRequest& request, PreparedRequest prepared,
                                 const ServedModel& model) {
+  size_t total = 0;
   for (const Prompt& prompt : request.prompts) {
     PreparedPrompt& next = prepared.prompts.emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -52,13 +61,21 @@ Preparation tokenise_completion(const CompletionRequest& request, PreparedReques
       if (request.echo) next.echo = *text;
     } else {
       next.tokens = std::get<std::vector<int32_t>>(prompt);
-      if (auto error = check_ids(next.tokens, model)) return *error;
+      if (auto error = check_ids(next.tokens, model, "prompt")) return *error;
       if (request.echo) {
         next.echo =
             model.tokenizer->decode(next.tokens, request.options.sampling.skip_special_tokens);
       }
     }
     if (auto error = check_length(next.tokens, request.options, model, "prompt")) return *error;
+    // Every choice has its own copy of the prompt.
+    total += next.tokens.size() * static_cast<size_t>(request.options.n);
+    if (total > kMaxTokensOfAllPrompts) {
+      return bad_request(fmt::format("field 'prompt': expected at most {} tokens in all prompts "
+                                     "times n; send fewer prompts at once or a smaller n",
+                                     kMaxTokensOfAllPrompts),
+                         "prompt");
+    }
   }
   return prepared;
 }
@@ -113,7 +130,7 @@ Preparation prepare_chat(std::string_view body, const ServedModel& model) {
   ChatRequest request;
   model.sampling_defaults.apply_to(request.options.sampling);
   if (auto error = parse_chat_request(body, request)) return *error;
-  if (auto error = model.check_name(request.options.model)) return *error;
+  if (auto error = check_options(request.options, model)) return *error;
   auto rendered = render_chat(model, request);
   if (auto* error = std::get_if<ApiError>(&rendered)) return *error;
   auto encoded =
@@ -131,7 +148,7 @@ Preparation prepare_completion(std::string_view body, const ServedModel& model) 
   CompletionRequest request;
   model.sampling_defaults.apply_to(request.options.sampling);
   if (auto error = parse_completion_request(body, request)) return *error;
-  if (auto error = model.check_name(request.options.model)) return *error;
+  if (auto error = check_options(request.options, model)) return *error;
   PreparedRequest prepared{AnswerKind::kCompletion, request.options, {}};
   return tokenise_completion(request, std::move(prepared), model);
 }

@@ -7,6 +7,8 @@
 namespace expertplex {
 namespace {
 
+constexpr size_t kMaxDetokenizedIds = size_t{1} << 20;
+
 using Text = std::variant<std::string, ApiError>;
 
 // The text to tokenise; `add_special` gets the default of its kind.
@@ -64,6 +66,11 @@ HttpResponse detokenize(std::string_view body, const ServedModel& model) {
     return error_response(bad_request("field 'tokens': missing", "tokens"));
   }
   std::vector<int32_t> ids;
+  if (tokens->is_array() && tokens->size() > kMaxDetokenizedIds) {
+    return error_response(bad_request(fmt::format("field 'tokens': expected at most {} ids, got {}",
+                                                  kMaxDetokenizedIds, tokens->size()),
+                                      "tokens"));
+  }
   if (auto error = parse_token_ids(*tokens, "tokens", ids)) return error_response(*error);
   return json_response(
       fmt::format(R"({{"prompt":{}}})", json_quote(model.tokenizer->decode(ids, false))));

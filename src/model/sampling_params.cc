@@ -43,6 +43,10 @@ Result<void> validate(const SamplingParams& params) {
                      kMaxStopStringBytes, stop.size());
     }
   }
+  if (params.stop_token_ids.size() > kMaxStopTokenIds) {
+    return refused("field 'stop_token_ids': expected at most {} ids, got {}", kMaxStopTokenIds,
+                   params.stop_token_ids.size());
+  }
   for (const int32_t id : params.stop_token_ids) {
     if (id < 0) return refused("field 'stop_token_ids': expected ids of at least 0, got {}", id);
   }

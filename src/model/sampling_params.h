@@ -33,6 +33,7 @@ struct SamplingParams {
 
 constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 1024;
+constexpr size_t kMaxStopTokenIds = 256;
 
 // Ranges and lengths; the error names the OpenAI field.
 Result<void> validate(const SamplingParams& params);

@@ -269,5 +269,41 @@ TEST_F(ApiServerTest, ManyStreamsWithRandomDisconnects) {
   EXPECT_EQ(engine_.running(), 0);
 }
 
+TEST_F(ApiServerTest, AnExceptionIsAnsweredWith500) {
+  engine_.script = [](const GenerationRequest&) -> Script { throw std::runtime_error("a bug"); };
+  for (const size_t padding : {0, 20'000}) {  // on the io thread, and by way of the worker
+    const RawResponse response =
+        complete(R"({"prompt":"ab","user":")" + std::string(padding, 'u') + R"("})");
+    EXPECT_EQ(response.status, 500);
+    EXPECT_EQ(error_of(response)["message"], "internal error");
+  }
+  engine_.script = nullptr;
+  EXPECT_EQ(complete(R"({"prompt":"ab"})").status, 200);
+}
+
+TEST_F(ApiServerTest, ListsAreLimited) {
+  const auto refused = [&](const std::string& body, const char* field, const char* text) {
+    const RawResponse response = complete(body);
+    EXPECT_EQ(response.status, 400) << body.substr(0, 100);
+    const Json error = error_of(response);
+    EXPECT_EQ(error["param"], field);
+    EXPECT_NE(error["message"].get<std::string>().find(text), std::string::npos) << error;
+  };
+  const auto ids = [](size_t count) {
+    return R"({"prompt":"ab","stop_token_ids":)" + Json(std::vector<int>(count, 1)).dump() + "}";
+  };
+  EXPECT_EQ(complete(ids(256)).status, 200);
+  refused(ids(257), "stop_token_ids", "at most 256 ids, got 257");
+  refused(R"({"prompt":"ab","stop_token_ids":[100000]})", "stop_token_ids", "id 100000 is outside");
+  refused(R"({"prompt":"ab","stop":)" + Json(std::vector<std::string>(17, "x")).dump() + "}",
+          "stop", "at most 16 strings, got 17");
+  const RawResponse chat = ask(
+      post(kChat, R"({"messages":[{"role":"user","content":"hi"}],"stop_token_ids":[100000]})"));
+  EXPECT_EQ(chat.status, 400);
+  const RawResponse tokens = ask(
+      post("/detokenize", R"({"tokens":)" + Json(std::vector<int>((1 << 20) + 1, 1)).dump() + "}"));
+  EXPECT_EQ(tokens.status, 400);
+}
+
 }  // namespace
 }  // namespace expertplex
