@@ -1,11 +1,13 @@
 #include "base/json.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include "base/file.h"
+#include "base/shorten.h"
 
 namespace expertplex {
 namespace {
+
+// Of what the parser choked on, which may be the whole text.
+constexpr size_t kMaxQuotedBytes = 400;
 
 // Counts nesting without building anything, so that a megabyte of '[' costs nothing.
 bool nesting_exceeds(std::string_view text, int max_depth) {
@@ -89,25 +91,13 @@ Result<Json> parse_json(std::string_view text, int max_depth) {
     std::string_view what = e.what();
     if (const auto end = what.find("] "); end != std::string_view::npos)
       what.remove_prefix(end + 2);
-    return make_error(ErrorCode::kInvalidArgument, "not valid JSON: {}", what);
+    return make_error(ErrorCode::kInvalidArgument, "not valid JSON: {}",
+                      shorten(std::string(what), kMaxQuotedBytes));
   }
 }
 
 Result<Json> read_json_file(const std::string& path, size_t max_bytes) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    return make_error(ErrorCode::kNotFound, "{}: cannot open: {}", path, std::strerror(errno));
-  }
-  const auto size = static_cast<int64_t>(file.tellg());
-  if (size < 0 || static_cast<uint64_t>(size) > max_bytes) {
-    return make_error(ErrorCode::kInvalidArgument, "{}: expected a file of at most {} bytes", path,
-                      max_bytes);
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) {
-    return make_error(ErrorCode::kInvalidArgument, "{}: cannot read", path);
-  }
+  EXPERTPLEX_ASSIGN(const std::string text, read_file(path, max_bytes));
   auto json = parse_json(text);
   if (!json) return json.error().in(path);
   return json;

@@ -2,12 +2,16 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/shorten.h"
 #include "cli/verbs.h"
 
 namespace expertplex::cli {
 
+// A message may quote what it was given; the terminal need not show all of it.
+constexpr size_t kMaxLineBytes = 2000;
+
 int report(const Error& error) {
-  std::string line = error.message;
+  std::string line = shorten(error.message, kMaxLineBytes);
   for (char& c : line) {
     if (c == '\n' || c == '\r') c = ' ';
   }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/shorten.h"
 
 namespace expertplex {
 namespace {
@@ -17,11 +19,6 @@ constexpr size_t kReadAheadBytes = size_t{64} << 20;
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
-
-bool file_exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 int64_t physical_memory_bytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
@@ -44,13 +41,16 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::open(const std::string& di
   const fs::path root(directory);
   const fs::path single = root / "model.safetensors";
   const fs::path index = root / "model.safetensors.index.json";
-  if (file_exists(single)) {
+  EXPERTPLEX_ASSIGN(const bool has_single, file_exists(single.string()));
+  EXPERTPLEX_ASSIGN(const bool has_index, file_exists(index.string()));
+  if (has_single) {
     EXPERTPLEX_TRY(checkpoint->open_single(single.string()));
-  } else if (file_exists(index)) {
+  } else if (has_index) {
     EXPERTPLEX_TRY(checkpoint->open_sharded(index.string()));
   } else {
-    const bool pickled = file_exists(root / "pytorch_model.bin") ||
-                         file_exists(root / "pytorch_model.bin.index.json");
+    std::error_code ignored;
+    const bool pickled = fs::exists(root / "pytorch_model.bin", ignored) ||
+                         fs::exists(root / "pytorch_model.bin.index.json", ignored);
     return make_error(
         ErrorCode::kNotFound,
         "{}: expected model.safetensors or model.safetensors.index.json, got {}", directory,
@@ -85,17 +85,19 @@ Result<void> Checkpoint::open_sharded(const std::string& index_path) {
       return make_error(
           ErrorCode::kInvalidArgument,
           "{}: tensor '{}': expected the name of a file in the same directory, got {}", index_path,
-          name, shard.is_string() ? shard.get_ref<const std::string&>() : json_type_name(shard));
+          shorten(name, 200),
+          shard.is_string() ? shorten(shard.get<std::string>(), 200) : json_type_name(shard));
     }
     const auto [entry, added] = opened.try_emplace(shard.get<std::string>(), nullptr);
     if (added) {
-      const fs::path path = fs::path(directory_) / entry->first;
-      if (!file_exists(path)) {
+      const std::string path = (fs::path(directory_) / entry->first).string();
+      EXPERTPLEX_ASSIGN(const bool exists, file_exists(path));
+      if (!exists) {
         return make_error(ErrorCode::kNotFound,
                           "{}: names shard '{}', which is not there; download it into {}",
                           index_path, entry->first, directory_);
       }
-      EXPERTPLEX_ASSIGN(auto file, SafetensorsFile::open(path.string()));
+      EXPERTPLEX_ASSIGN(auto file, SafetensorsFile::open(path));
       entry->second = file.get();
       files_.push_back(std::move(file));
     }

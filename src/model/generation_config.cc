@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/shorten.h"
 
 namespace expertplex {
 namespace {
@@ -42,8 +44,8 @@ Result<SamplingDefaults> read_defaults(const Json& config) {
   for (const auto& [field, neutral] : kNotApplied) {
     const auto it = config.find(field);
     if (it == config.end() || it->is_null() || *it == neutral) continue;
-    defaults.not_applied.push_back(
-        fmt::format("{} {}", field, it->dump(-1, ' ', false, Json::error_handler_t::replace)));
+    defaults.not_applied.push_back(fmt::format(
+        "{} {}", field, shorten(it->dump(-1, ' ', false, Json::error_handler_t::replace), 100)));
   }
   return defaults;
 }
@@ -58,8 +60,8 @@ void SamplingDefaults::apply_to(SamplingParams& params) const {
 
 Result<SamplingDefaults> load_sampling_defaults(const std::string& directory) {
   const std::string path = (fs::path(directory) / "generation_config.json").string();
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return SamplingDefaults{};
+  EXPERTPLEX_ASSIGN(const bool exists, file_exists(path));
+  if (!exists) return SamplingDefaults{};
   EXPERTPLEX_ASSIGN(const Json config, read_json_file(path));
   auto defaults = read_defaults(config);
   if (!defaults) return defaults.error().in(path);

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "base/shorten.h"
 
 namespace expertplex {
 namespace {
@@ -18,6 +20,7 @@ constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxPositions = 1 << 30;
+constexpr size_t kMaxShownBytes = 100;  // of a value in a message
 
 template <typename... Args>
 Error unsupported(fmt::format_string<Args...> format, Args&&... args) {
@@ -25,7 +28,7 @@ Error unsupported(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 std::string show(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return shorten(value.dump(-1, ' ', false, Json::error_handler_t::replace), kMaxShownBytes);
 }
 
 // The value of a field that is there and not null.
@@ -283,8 +286,8 @@ Result<ModelSpec> read_config(const Json& config) {
                     get_size(config, "max_position_embeddings", kMaxPositions));
   EXPERTPLEX_ASSIGN(const double eps, get_number_or(config, "rms_norm_eps", 1e-6));
   if (!(eps > 0 && eps < 1)) {
-    return make_error(ErrorCode::kInvalidArgument, "field 'rms_norm_eps': expected 0 to 1, got {}",
-                      eps);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "field 'rms_norm_eps': expected above 0 and below 1, got {}", eps);
   }
   spec.rms_norm_eps = static_cast<float>(eps);
   EXPERTPLEX_ASSIGN(spec.tied_embeddings, get_bool_or(config, "tie_word_embeddings", false));
@@ -307,14 +310,15 @@ Result<ModelSpec> load_model_spec(const std::string& directory) {
   if (!spec) return spec.error().in(config_path);
 
   const std::string generation_path = (root / "generation_config.json").string();
-  std::error_code ignored;
-  if (fs::exists(generation_path, ignored)) {
+  EXPERTPLEX_ASSIGN(const bool has_generation, file_exists(generation_path));
+  if (has_generation) {
     EXPERTPLEX_ASSIGN(const Json generation, read_json_file(generation_path));
     auto ids = read_eos(generation, spec->vocab_size);
     if (!ids) return ids.error().in(generation_path);
     if (!ids->empty()) spec->eos_token_ids = std::move(*ids);
   }
 
+  std::error_code ignored;
   const fs::path whole = fs::absolute(root, ignored).lexically_normal();
   spec->name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   return spec;

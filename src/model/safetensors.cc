@@ -1,6 +1,5 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/number_formats.h"
 
@@ -232,15 +232,9 @@ Result<StoredTensors> parse_safetensors(std::span<const std::byte> file) {
 }
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    return make_error(ErrorCode::kNotFound, "{}: cannot open: {}", path, std::strerror(errno));
-  }
+  EXPERTPLEX_ASSIGN(const int descriptor, open_regular_file(path));
   struct stat info = {};
-  if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(descriptor);
-    return broken("{}: expected a regular file", path);
-  }
+  ::fstat(descriptor, &info);
   const auto size = static_cast<size_t>(info.st_size);
   void* address = nullptr;
   if (size > 0) {

@@ -1,6 +1,7 @@
 """Broken model directories through the command line: one clear line, exit code 2, nothing guessed."""
 
 import json
+import os
 
 import pytest
 
@@ -112,3 +113,28 @@ def test_missing_tokenizer(copy):
 def test_missing_directory(tmp_path):
     refused(tmp_path / "nothing", "no such model directory")
     refused(tmp_path, "no config.json")
+
+
+@pytest.mark.parametrize("name", [
+    "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+    "model.safetensors.index.json", "chat_template.jinja", "shard"])
+def test_pipes_in_place_of_files(copy, name):
+    if name == "model.safetensors.index.json" and not (copy / name).exists():
+        name = "model.safetensors"
+    path = sorted(copy.glob("*.safetensors"))[-1] if name == "shard" else copy / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    refused(copy, path.name, "expected a regular file, got a pipe", verb="serve")
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+def test_links_in_a_circle_are_not_taken_for_absent_files(copy, name):
+    (copy / name).unlink(missing_ok=True)
+    (copy / name).symlink_to(name)
+    refused(copy, name, "cannot open", verb="serve")
+
+
+def test_long_values_are_shortened(copy):
+    change_config(copy, hidden_act="x" * 100_000)
+    code, _, err = run_cli("info", "--model", copy)
+    assert code == 2 and len(err) < 1000, len(err)

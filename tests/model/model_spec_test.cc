@@ -212,7 +212,9 @@ TEST(ModelSpec, RefusesBrokenValues) {
           {"experts twice", [](Json& c) { c["num_local_experts"] = 64; },
            "expected the same number"},
           {"theta", [](Json& c) { c["rope_theta"] = 0; }, "field 'rope_theta'"},
-          {"eps", [](Json& c) { c["rms_norm_eps"] = -1; }, "field 'rms_norm_eps'"},
+          {"eps", [](Json& c) { c["rms_norm_eps"] = 0; },
+           "field 'rms_norm_eps': expected above 0 and below 1, got 0"},
+          {"a huge value", [](Json& c) { c["hidden_act"] = std::string(5000, 'x'); }, "xxx..."},
           {"eos",
            [](Json& c) {
              c["eos_token_id"] = {1, 151936};

@@ -85,5 +85,27 @@ TEST(Regex, LongMatches) {
   EXPECT_EQ(matches("(?:ab?)+c|a", text.substr(0, 2000)).size(), 2000u);
 }
 
+// A pattern of a downloaded tokenizer cannot hang the server.
+TEST(Regex, PatternsThatNeedTooManyStepsAreGivenUp) {
+  const std::string text = std::string(8000, 'a') + "!b";
+  for (const char* pattern : {"(?:a+)+b", "(?:a|a)*b", "(?:a?){30}a{8000}b"}) {
+    const auto regex = Regex::compile(pattern);
+    ASSERT_TRUE(regex) << regex.error().message;
+    const auto result = regex->for_each_match(text, [](size_t, size_t) {});
+    ASSERT_FALSE(result) << pattern;
+    EXPECT_THAT(result.error().message, HasSubstr("the tokenizer's regex takes far more steps"));
+  }
+}
+
+// Each match keeps to its limit; all together do not.
+TEST(Regex, ManySlowMatchesAreGivenUp) {
+  const auto regex = Regex::compile("(?:a|a){16}b|a");
+  ASSERT_TRUE(regex) << regex.error().message;
+  const std::string text(50'000, 'a');
+  const auto result = regex->for_each_match(text, [](size_t, size_t) {});
+  ASSERT_FALSE(result);
+  EXPECT_THAT(result.error().message, HasSubstr("far more steps"));
+}
+
 }  // namespace
 }  // namespace expertplex

@@ -2,17 +2,29 @@
 #include "model/tokenizer/regex.h"
 
 #include <pcre2.h>
+#include <time.h>
 
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/shorten.h"
 #include "model/tokenizer/utf8.h"
 
 namespace expertplex {
 namespace {
 
-// Bounds of one match. Its time grows with the text for the patterns that tokenizers use, so steps
-// are not limited; memory is.
+// Bounds of one match. The patterns that tokenizers use need a few steps per byte of the text; one
+// that needs far more would hold up everybody.
+constexpr uint64_t kMatchSteps = 1'000'000;
+constexpr uint64_t kMatchStepsPerByte = 64;
+// Bounds of all matches in a text, in time of this thread on its processor.
+constexpr Nanoseconds kTextTime = 200 * kMillisecond;
+constexpr Nanoseconds kTextTimePerByte = 10'000;
+constexpr int kMatchesBetweenLooks = 16;
 constexpr size_t kJitStackBytes = size_t{64} << 20;
 constexpr uint32_t kHeapKibibytes = 512 * 1024;
 constexpr size_t kMaxPatternBytes = 64 * 1024;
+constexpr size_t kMaxShownBytes = 200;  // of a pattern in a message
 
 // What a thread needs to match; grows to the largest text it has seen.
 struct MatchState {
@@ -21,7 +33,6 @@ struct MatchState {
         stack(pcre2_jit_stack_create(64 * 1024, kJitStackBytes, nullptr)),
         data(pcre2_match_data_create(1, nullptr)) {
     EXPERTPLEX_CHECK(context && data, "out of memory");
-    pcre2_set_match_limit(context, UINT32_MAX);
     pcre2_set_depth_limit(context, UINT32_MAX);
     pcre2_set_heap_limit(context, kHeapKibibytes);
     pcre2_jit_stack_assign(context, nullptr, stack);
@@ -49,6 +60,9 @@ std::string pcre_message(int code) {
 
 int match_at(const pcre2_code* code, std::string_view text, size_t start) {
   MatchState& state = match_state();
+  const uint64_t steps = kMatchSteps + kMatchStepsPerByte * (text.size() - start);
+  pcre2_set_match_limit(state.context,
+                        static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   int count =
       pcre2_match(code, subject, text.size(), start, PCRE2_NO_UTF_CHECK, state.data, state.context);
@@ -57,6 +71,19 @@ int match_at(const pcre2_code* code, std::string_view text, size_t start) {
                         state.data, state.context);
   }
   return count;
+}
+
+Nanoseconds thread_time() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return used.tv_sec * kSecond + used.tv_nsec;
+}
+
+Error too_slow(size_t at) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "the text cannot be split into words: at byte {} the tokenizer's regex takes "
+                    "far more steps than a text of this size should need",
+                    at);
 }
 
 }  // namespace
@@ -76,7 +103,8 @@ Result<Regex> Regex::compile_pcre(const std::string& pattern, std::string_view o
                                    options, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (!code) {
-    return make_error(ErrorCode::kInvalidArgument, "regex '{}': {}", original, pcre_message(error));
+    return make_error(ErrorCode::kInvalidArgument, "regex '{}': {}",
+                      shorten(std::string(original), kMaxShownBytes), pcre_message(error));
   }
   pcre2_jit_compile(code,
                     PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches
@@ -91,7 +119,9 @@ Result<Regex> Regex::compile(std::string_view pattern) {
     return make_error(ErrorCode::kInvalidArgument, "regex: not valid UTF-8");
   }
   auto translated = translate_pattern(pattern);
-  if (!translated) return translated.error().in(fmt::format("regex '{}'", pattern));
+  if (!translated)
+    return translated.error().in(
+        fmt::format("regex '{}'", shorten(std::string(pattern), kMaxShownBytes)));
   return compile_pcre(*translated, pattern, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE);
 }
 
@@ -105,9 +135,19 @@ Result<void> Regex::for_each_match(
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(match_state().data);
   size_t start = 0;
   size_t last_end = SIZE_MAX;
-  while (start <= text.size()) {
+  Nanoseconds time_limit = 0;  // set at the first look
+  for (int matched = 1; start <= text.size(); ++matched) {
+    if (matched % kMatchesBetweenLooks == 0) {
+      const Nanoseconds now = thread_time();
+      if (time_limit == 0) {
+        time_limit = now + kTextTime + kTextTimePerByte * static_cast<Nanoseconds>(text.size());
+      }
+      if (now > time_limit) return too_slow(start);
+      matched = 0;
+    }
     const int count = match_at(code, text, start);
     if (count == PCRE2_ERROR_NOMATCH) break;
+    if (count == PCRE2_ERROR_MATCHLIMIT) return too_slow(start);
     if (count < 0) {
       return make_error(ErrorCode::kInvalidArgument,
                         "the text cannot be split into words: {} at byte {}", pcre_message(count),

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
@@ -66,21 +66,6 @@ std::string default_template(const Json& config) {
     if (token_text(entry, "name") == "default") return token_text(entry, "template");
   }
   return {};
-}
-
-Result<std::string> read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const auto size = file ? static_cast<int64_t>(file.tellg()) : -1;
-  if (size < 0 || static_cast<uint64_t>(size) > kMaxTemplateBytes) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "{}: expected a readable file of at most {} bytes", path, kMaxTemplateBytes);
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) {
-    return make_error(ErrorCode::kInvalidArgument, "{}: cannot read", path);
-  }
-  return text;
 }
 
 }  // namespace
@@ -175,19 +160,22 @@ Result<void> Tokenizer::Impl::read_tokenizer(const Json& json) {
 
 Result<void> Tokenizer::Impl::read_config(const std::string& directory) {
   const fs::path root(directory);
-  std::error_code ignored;
-  if (const fs::path path = root / "tokenizer_config.json"; fs::exists(path, ignored)) {
-    EXPERTPLEX_ASSIGN(const Json config, read_json_file(path.string()));
+  const std::string config_path = (root / "tokenizer_config.json").string();
+  EXPERTPLEX_ASSIGN(const bool has_config, file_exists(config_path));
+  if (has_config) {
+    EXPERTPLEX_ASSIGN(const Json config, read_json_file(config_path));
     if (!config.is_object()) {
-      return make_error(ErrorCode::kInvalidArgument, "{}: expected an object, got {}",
-                        path.string(), json_type_name(config));
+      return make_error(ErrorCode::kInvalidArgument, "{}: expected an object, got {}", config_path,
+                        json_type_name(config));
     }
     chat_template = default_template(config);
     bos_token = token_text(config, "bos_token");
     eos_token = token_text(config, "eos_token");
   }
-  if (const fs::path path = root / "chat_template.jinja"; fs::exists(path, ignored)) {
-    EXPERTPLEX_ASSIGN(chat_template, read_text_file(path.string()));
+  const std::string template_path = (root / "chat_template.jinja").string();
+  EXPERTPLEX_ASSIGN(const bool has_template, file_exists(template_path));
+  if (has_template) {
+    EXPERTPLEX_ASSIGN(chat_template, read_file(template_path, kMaxTemplateBytes));
   }
   return {};
 }
