@@ -1,6 +1,7 @@
 // `expertplex serve`: the OpenAI-compatible HTTP server.
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 
 #include "api/api_server.h"
@@ -53,6 +54,14 @@ Result<SamplingDefaults> sampling_defaults(const ServeFlags& flags, const Loaded
 std::string is_model_name(const std::string& name) {
   if (!name.empty() && !name.starts_with("--")) return {};
   return fmt::format("expected a name, got '{}'", name);
+}
+
+// CLI::Range lets nan through.
+std::string is_drain_seconds(const std::string& text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (!text.empty() && *end == '\0' && seconds >= 0 && seconds <= 86400) return {};
+  return fmt::format("expected 0 to 86400 seconds, got '{}'", text);
 }
 
 ServedModel describe_model(const LoadedModel& loaded, const std::vector<std::string>& names,
@@ -164,7 +173,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->type_name("auto|none");
   verb->add_option("--drain-seconds", flags->drain_seconds,
                    "How long running requests may take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(is_drain_seconds)
       ->capture_default_str()
       ->type_name("S");
   add_engine_flags(*verb, flags->engine);

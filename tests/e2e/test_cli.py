@@ -1,6 +1,7 @@
 """The verbs that need no server, and the command line itself."""
 
 import json
+import resource
 import shutil
 import subprocess
 
@@ -171,3 +172,24 @@ def test_bundled_models_are_found(tmp_path):
     assert code == 2
     assert_one_clear_line(err)
     assert "no model 'no-such-model'" in err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "", "5x", "86401"])
+def test_drain_seconds_that_are_none(seconds):
+    code, _, err = run_cli("serve", "--drain-seconds", seconds)
+    assert code == 2
+    assert_one_clear_line(err)
+    assert "drain-seconds" in err
+
+
+@pytest.mark.parametrize("mebibytes", [60, 210, 220, 230, 250, 270, 280, 290])
+def test_too_little_memory_is_named(mebibytes):
+    limit = mebibytes << 20
+    result = subprocess.run(
+        [BINARY, "generate", "x", "--max-tokens", "1"], capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert result.returncode in (0, 1), result.stderr
+    if result.returncode == 1:
+        assert_one_clear_line(result.stderr)
+        assert "internal error" not in result.stderr
+        assert "memory" in result.stderr, result.stderr
