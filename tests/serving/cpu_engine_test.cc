@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -323,14 +324,24 @@ TEST(CpuEngine, AnIdleEngineSleepsAndHasFewThreads) {
 }
 
 TEST(CpuEngine, DestroyedWhileRequestsRun) {
+  std::promise<void> running;
+  std::once_flag once;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   {
     CpuFixture f(layout(2, 2));
     Random random(5);
-    for (int i = 0; i < 12; ++i) sinks.push_back(f.submit(f.prompt(random, 200), 300));
-    sinks[0]->wait_tokens(2);
+    for (int i = 0; i < 12; ++i) {
+      sinks.push_back(f.submit(f.prompt(random, 200), 300));
+      // Whichever is first: on a busy machine the decode servers may finish one request before the
+      // prefill servers, whose priority is lower, come to another.
+      sinks.back()->at_tokens(2, [&] { std::call_once(once, [&] { running.set_value(); }); });
+    }
+    ASSERT_EQ(running.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   }
-  for (const auto& sink : sinks) EXPECT_EQ(sink->finish(), FinishReason::kCancelled);
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->finish(), FinishReason::kCancelled)
+        << sink->tokens().size() << " tokens; " << sink->error().message;
+  }
 }
 
 }  // namespace
