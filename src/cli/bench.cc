@@ -6,6 +6,9 @@
 
 #include "bench/cpu_bench.h"
 #include "cli/verbs.h"
+#if EXPERTPLEX_CUDA
+#include "bench/cuda/gemm_bench.h"
+#endif
 
 namespace expertplex::cli {
 namespace {
@@ -47,6 +50,18 @@ void add_bench(CLI::App& app, int& exit_code) {
   cpu->add_option("--repetitions", options->repetitions, "Runs per number; the median counts")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+#if EXPERTPLEX_CUDA
+  CLI::App* gemm = verb->add_subcommand("gemm", "Grouped GEMM pipelines alone, as plain launches");
+  const auto gemm_options = std::make_shared<bench::GemmBenchOptions>();
+  gemm->add_option("--repetitions", gemm_options->repetitions, "Launches per number")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  gemm->add_option("--only", gemm_options->only, "Only rows whose name contains this")
+      ->type_name("TEXT");
+  gemm->callback([gemm_options, &exit_code] {
+    exit_code = exit_code_of(bench::run_gemm_bench(*gemm_options));
+  });
+#endif
   cpu->callback([options, &exit_code] { exit_code = exit_code_of(run_cpu(*options)); });
 }
 

@@ -1,0 +1,125 @@
+// The main pipeline's producer: one warp that loads the k tiles of each tile of work into the ring
+// and stamps every stage with what it is. It is the only one that orders stages; math warps follow
+// the stamps.
+//
+// Rows and weights come by TMA, from one elected lane. Row scales come by cp.async from all lanes,
+// 16 bytes (four k tiles) a row: as a TMA box of 256 rows x 16 bytes they cost more than the tile's
+// data (813 TFLOP/s), and per-row-major scales are what travels one-sided.
+#pragma once
+
+#include "cuda/device/shared_layout.h"
+#include "cuda/device/wait.h"
+#include "cuda/ptx/async_copy.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/ptx/warp.h"
+
+namespace expertplex::cuda {
+
+template <GemmConfig kConfig>
+class MainProducer {
+ public:
+  using Shared = SharedLayout<kConfig>;
+  __device__ __forceinline__ explicit MainProducer(Shared* shared) : shared_(shared) {}
+
+  // Until kWorkEnd or an abort.
+  __device__ __forceinline__ void run() {
+    RingPosition<kWorkSlots> queue;
+    for (;;) {
+      if (!wait(&shared_->main_work_full[queue.stage], queue.parity)) return;
+      const TileWork& work = shared_->main_work[queue.stage];
+      if (work.flags & kWorkEnd) {
+        end();
+        return;
+      }
+      if (!load(work, queue.stage)) return;
+      __syncwarp();
+      if (ptx::elect_one()) {
+        ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[queue.stage]));
+      }
+      queue.advance();
+    }
+  }
+
+ private:
+  static constexpr uint32_t kScaleRowBytes = kScaleGroup * 4;
+  static constexpr uint32_t kScaleSlotBytes = kMainWideRows * kScaleRowBytes;
+
+  __device__ __forceinline__ bool wait(const uint64_t* barrier, uint32_t parity) {
+    return wait_phase(ptx::shared_address(barrier), parity, ptx::shared_address(&shared_->abort));
+  }
+
+  __device__ __forceinline__ bool load(const TileWork& work, uint32_t slot) {
+    const GemmBinding* binding = work.binding;
+    const uint32_t first_row = work.first_row;
+    const uint32_t first_weight_row = work.first_weight_row;
+    const uint32_t k_tiles = work.k_tiles;
+    const bool swapped = work.flags & kWorkSwapped;
+    const float* scales = work.weight_scales;
+    const uint32_t second_scale = swapped ? k_tiles : 0;
+    const uint32_t flags = slot | (swapped ? kStageSwapped : 0) |
+                           (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
+    float scale0 = __ldg(scales), scale1 = __ldg(scales + second_scale);
+    for (uint32_t k = 0; k < k_tiles; ++k) {
+      const uint32_t stage = position_.stage;
+      const uint32_t full = ptx::shared_address(&shared_->main_full[stage]);
+      if (!wait(&shared_->main_empty[stage], position_.parity ^ 1)) return false;
+      const uint32_t in_group = k % kScaleGroup;
+      uint32_t stage_flags = flags | (k + 1 == k_tiles ? kStageLast : 0);
+      if (in_group == 0) {
+        copy_scales(binding, first_row, work.row_count, k);
+        stage_flags |= kStageNewScales | (scales_.parity != 0 ? kStageScaleParity : 0) |
+                       scales_.stage << kStageScaleSlotShift;
+      }
+      if (ptx::elect_one()) {
+        shared_->main_stamp[stage] = {
+            stage_flags, scales_.stage * kScaleSlotBytes + in_group * 4, {scale0, scale1}};
+        ptx::mbarrier_arrive_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK);
+        const uint32_t wide = ptx::shared_address(shared_->main_wide[stage]);
+        const uint32_t narrow = ptx::shared_address(shared_->main_narrow[stage]);
+        ptx::tma_load_2d(swapped ? narrow : wide, &binding->rows_map, k * kTileK, first_row, full,
+                         ptx::CacheHint::kNormal);
+        ptx::tma_load_2d(swapped ? wide : narrow, &binding->weights_map, k * kTileK,
+                         first_weight_row, full, ptx::CacheHint::kNormal);
+      }
+      __syncwarp();
+      if (k + 1 < k_tiles) {
+        scale0 = __ldg(scales + k + 1);
+        scale1 = __ldg(scales + k + 1 + second_scale);
+      }
+      if (in_group == kScaleGroup - 1 || k + 1 == k_tiles) scales_.advance();
+      position_.advance();
+    }
+    return true;
+  }
+
+  // Rows beyond the tile's are left as they are: nothing that they touch is stored.
+  __device__ __forceinline__ void copy_scales(const GemmBinding* binding, uint32_t first_row,
+                                              uint32_t row_count, uint32_t k) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t stride = binding->row_scale_stride;
+    const float* source = binding->row_scales + size_t{first_row + lane} * stride + k;
+    const uint32_t destination =
+        ptx::shared_address(shared_->main_row_scales[scales_.stage]) + lane * kScaleRowBytes;
+#pragma unroll
+    for (uint32_t i = 0; i < kMainWideRows / 32; ++i) {
+      if (lane + 32 * i < row_count) {
+        ptx::async_copy_16(destination + 32 * i * kScaleRowBytes, source + size_t{32 * i} * stride);
+      }
+    }
+    ptx::async_copies_arrive(ptx::shared_address(&shared_->main_scales_full[scales_.stage]));
+  }
+
+  __device__ __forceinline__ void end() {
+    if (!wait(&shared_->main_empty[position_.stage], position_.parity ^ 1)) return;
+    if (ptx::elect_one()) {
+      shared_->main_stamp[position_.stage].flags = kStageEnd;
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_full[position_.stage]));
+    }
+  }
+
+  Shared* shared_;
+  RingPosition<kConfig.main_stages> position_;
+  RingPosition<Shared::kScaleSlots> scales_;
+};
+
+}  // namespace expertplex::cuda

@@ -1,0 +1,91 @@
+// What lies where in a CTA's shared memory.
+//
+// Words between warps, all mbarriers of CTA scope (a completed phase releases what was written
+// before the arrivals to who waits for it):
+//   *_full[s]    arrivals: the producer (1) and its bulk copies' bytes. Waiters: math warps. Stage
+//   s
+//                and its stamp may be read.
+//   *_empty[s]   arrivals: every math warp of the pipeline. Waiter: the producer. Stage s may be
+//                loaded again; wgmma has finished reading it.
+//   main_scales_full[i] arrivals: the lanes of the main producer, each when its copies are complete
+//                (32). Waiters: main math warps, at a stage with kStageNewScales. A slot is free
+//                when the stages of its group are.
+//   work_full[q] arrivals: the scheduler warp (1). Waiters: producer and math warps: work[q] is
+//                written.
+//   work_empty[q] arrivals: the producer (1) and every math warp. Waiter: the scheduler warp:
+//   nobody
+//                needs work[q] any more.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/gemm_config.h"
+#include "cuda/device/tile_work.h"
+#include "cuda/ptx/shared_memory.h"
+
+namespace expertplex::cuda {
+
+// Written by the producer with each stage; the only thing that tells math warps what a stage is.
+struct alignas(16) StageStamp {
+  uint32_t flags = 0;         // kStage*, and the work slot in the low bits
+  uint32_t scale_offset = 0;  // bytes from the row-scale area to this k tile's scale of row 0
+  float weight_scale[2] = {0, 0};
+};
+
+__device__ __forceinline__ StageStamp load_stamp(uint32_t address) {
+  const uint4 words = ptx::load_shared_words(address);
+  return {words.x, words.y, {__uint_as_float(words.z), __uint_as_float(words.w)}};
+}
+
+constexpr uint32_t kStageSlotMask = 7;
+constexpr uint32_t kStageLast = 8;         // last k tile of its tile
+constexpr uint32_t kStageSwapped = 16;     // as kWorkSwapped
+constexpr uint32_t kStageSecondWave = 32;  // as kWorkSecondWave
+constexpr uint32_t kStageEnd = 64;         // no data: leave
+constexpr uint32_t kStageNewScales = 128;  // first k tile of a scale group: wait for its slot
+constexpr uint32_t kStageScaleParity = 256;
+constexpr uint32_t kStageScaleSlotShift = 9;
+
+constexpr uint32_t kWorkSlots = 2;  // the tile under way and the next one
+
+template <GemmConfig kConfig>
+struct SharedLayout {
+  static constexpr uint32_t kMainStages = kConfig.main_stages;
+  static constexpr uint32_t kResidentStages = kConfig.resident_stages;
+  static constexpr uint32_t kResidentSlots = kResidentStages == 0 ? 1 : kResidentStages;
+  // Groups of row scales in flight. A slot is loaded again when the ring has come round at least
+  // once since its group's last use, if every group has two k tiles or more (check_gemm_shape).
+  static constexpr uint32_t kScaleSlots = kMainStages - 1;
+
+  alignas(1024) uint8_t main_wide[kMainStages][kMainWideRows * kTileK];
+  alignas(1024) uint8_t main_narrow[kMainStages][kMainNarrowRows * kTileK];
+  alignas(1024) uint8_t
+      resident_weights[kResidentSlots][kResidentStages == 0 ? 1 : kResidentWeightRows * kTileK];
+  alignas(1024) uint8_t
+      resident_rows[kResidentSlots][kResidentStages == 0 ? 1 : kResidentRows * kTileK];
+  // [slot][row][k tile of the group]
+  alignas(128) float main_row_scales[kScaleSlots][kMainWideRows][kScaleGroup];
+  alignas(128) float resident_row_scales[kResidentSlots][kResidentRows][kScaleGroup];
+  StageStamp main_stamp[kMainStages];
+  StageStamp resident_stamp[kResidentSlots];
+  TileWork main_work[kWorkSlots];
+  TileWork resident_work[kWorkSlots];
+  alignas(8) uint64_t main_full[kMainStages], main_empty[kMainStages];
+  uint64_t main_scales_full[kScaleSlots];
+  uint64_t resident_full[kResidentSlots], resident_empty[kResidentSlots];
+  uint64_t main_work_full[kWorkSlots], main_work_empty[kWorkSlots];
+  uint64_t resident_work_full[kWorkSlots], resident_work_empty[kWorkSlots];
+  // apk::PausePolicy. Writer: the scheduler warp; reader: the main producer. Orders nothing.
+  uint32_t pause;
+  // 1: leave every wait. Writer: any role; readers: all. Orders nothing.
+  uint32_t abort;
+};
+
+// Shared-window address of a kernel's dynamic shared memory where it has no static one: the first
+// kilobyte is the system's. As a constant it makes every address and operand descriptor of the math
+// an immediate; the kernel checks it before anything else.
+constexpr uint32_t kSharedBase = 1024;
+
+constexpr uint32_t kSharedLimit = 232448;  // bytes a CTA can have on sm_90
+
+}  // namespace expertplex::cuda
