@@ -73,13 +73,23 @@ class AgentRole {
     fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.experts,
                                         slot.block_expert);
     if (fault_ != OperationFault::kNone) return SubmitResult::kFault;
-    if (Mem::read(slot.fields).tiles() == 0) return SubmitResult::kEmpty;
+    if (Mem::read(slot.fields).tiles() == 0) {
+      Mem::store(&slot.words->state, pack_epoch_value(request.epoch, 0), Relaxed{}, DeviceScope{});
+      return SubmitResult::kEmpty;
+    }
     Mem::count(&shared()->submitted[p], 1);
     refresh_window(phase);  // its finished predecessor may still stand there
     publish_operation<Mem>(slot);
     push_waiting(p, static_cast<uint8_t>(slot_index));
     refresh_window(phase);
     return SubmitResult::kSubmitted;
+  }
+
+  // Epoch of the slot's latest operation, empty ones included; 0: it has had none.
+  EXPERTPLEX_HOST_DEVICE uint32_t last_epoch(Phase phase, uint32_t slot) const {
+    const SlotView view = layout_.slot(base_, phase, slot);
+    const uint64_t state = Mem::load(&view.words->state, Relaxed{}, DeviceScope{});
+    return static_cast<uint32_t>(state >> 32);
   }
 
   // Why the last submit was refused.

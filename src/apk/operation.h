@@ -31,10 +31,10 @@ struct OperationTemplate {
   PipelineRole pipeline = PipelineRole::kMain;  // which pipeline computes its tiles
   uint8_t slot = 0;                             // 0 .. SchedulerLimits::slots[phase] - 1
   uint32_t experts = 0;                         // local experts of this server
-  uint32_t hidden = 0;                          // columns of Down
-  uint32_t intermediate = 0;                    // columns of GateUp, each one gate and one up
-  TileShape gate_up;                            // rows = M_t
-  TileShape down;  // rows must equal gate_up.rows: a row block is the unit of dependency
+  uint32_t hidden = 0;        // columns of Down; 0: the operation ends after GateUp
+  uint32_t intermediate = 0;  // columns of GateUp, each one gate and one up
+  TileShape gate_up;          // rows = M_t
+  TileShape down;             // rows must equal gate_up.rows: a row block is the unit of dependency
   uint32_t reduce_tokens = 0;  // tokens of a Reduce tile; 0: this phase has no reduction
   // Row tiles of one expert that are walked together, column by column (tile_order.h).
   uint32_t row_group = 1;
@@ -51,7 +51,7 @@ struct OperationTemplate {
     return ceil_div(intermediate, gate_up.columns);
   }
   EXPERTPLEX_HOST_DEVICE constexpr uint32_t down_columns() const {
-    return ceil_div(hidden, down.columns);
+    return hidden == 0 ? 0 : ceil_div(hidden, down.columns);
   }
 };
 
@@ -97,12 +97,17 @@ constexpr const char* operation_fault_name(OperationFault fault) {
 
 // Checks a template by itself; against the limits it is checked where it is installed.
 EXPERTPLEX_HOST_DEVICE constexpr OperationFault check_template(const OperationTemplate& t) {
-  if (t.experts == 0 || t.hidden == 0 || t.intermediate == 0 || t.gate_up.rows == 0 ||
-      t.gate_up.columns == 0 || t.down.rows == 0 || t.down.columns == 0 || t.row_group == 0 ||
-      t.commits_per_tile == 0 || t.down_scan_window == 0 || t.max_row_blocks == 0) {
+  if (t.experts == 0 || t.intermediate == 0 || t.gate_up.rows == 0 || t.gate_up.columns == 0 ||
+      t.row_group == 0 || t.commits_per_tile == 0 || t.down_scan_window == 0 ||
+      t.max_row_blocks == 0) {
     return OperationFault::kEmptyShape;
   }
-  if (t.gate_up.rows != t.down.rows) return OperationFault::kRowsDiffer;
+  // Down is there with all its sizes, or it is not there; the reduction adds what Down wrote.
+  const bool has_down = t.hidden > 0;
+  if (has_down ? t.down.rows == 0 || t.down.columns == 0 : t.reduce_tokens > 0) {
+    return OperationFault::kEmptyShape;
+  }
+  if (has_down && t.gate_up.rows != t.down.rows) return OperationFault::kRowsDiffer;
   if (t.phase == Phase::kDecode && t.reduce_tokens > 0) return OperationFault::kDecodeReduces;
   if (t.experts > UINT16_MAX) return OperationFault::kTooManyExperts;
   if (t.max_row_blocks > UINT16_MAX) return OperationFault::kTooManyRowBlocks;

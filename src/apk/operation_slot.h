@@ -5,6 +5,7 @@
 //   GateUp  opens at submit;
 //   Down of row block b opens when all GateUp column tiles of b are committed;
 //   Reduce  opens when all Down tiles are committed (a token's rows lie in any expert).
+// An operation without Down (OperationTemplate::hidden == 0) ends with its last GateUp tile.
 // The last committer of a stage opens the next one, and exactly one committer finishes the
 // operation.
 //
@@ -40,7 +41,8 @@ struct alignas(64) OperationWords {
 
   // Tiles committed. Writers: committers, acquire-release: the last one sees all outputs of the
   // stage and hands them on with the word that it opens, or to the caller that publishes the done
-  // word. It also sets the counter back to 0, relaxed: everybody else is through.
+  // word. Without Down it counts GateUp tiles. It also sets the counter back to 0, relaxed:
+  // everybody else is through.
   alignas(64) uint32_t down_committed = 0;
   uint32_t reduce_committed = 0;
   // {epoch, 1 in flight | 0 free}. Set by the agent at publish, relaxed (only the agent cares);
@@ -150,7 +152,8 @@ EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot) {
   const OperationFields f = Mem::read(slot.fields);
   OperationWords& words = *slot.words;
   Mem::store(&words.state, pack_epoch_value(f.epoch, 1), Relaxed{}, DeviceScope{});
-  Mem::store(&words.down_progress, detail::pack_down_progress({f.epoch, f.row_blocks, 0}),
+  const uint32_t cursor = f.down_tiles > 0 ? 0 : f.row_blocks;
+  Mem::store(&words.down_progress, detail::pack_down_progress({f.epoch, f.row_blocks, cursor}),
              Relaxed{}, DeviceScope{});
   if (f.reduce_tiles == 0) {
     Mem::store(&words.reduce_claim, pack_claim_word(f.epoch, 0), Relaxed{}, DeviceScope{});
@@ -192,6 +195,9 @@ EXPERTPLEX_HOST_DEVICE bool commit_tile(const SlotView& slot, const TileDescript
   const uint32_t parts = slot.shape->commits_per_tile;
   switch (tile.kind) {
     case TileKind::kGateUp:
+      if (f.down_tiles == 0) {
+        return detail::commit_one<Mem>(&words.down_committed, f.gate_up_tiles * parts);
+      }
       if (detail::commit_one<Mem>(&slot.gate_up_committed[tile.row_block],
                                   slot.shape->gate_up_columns() * parts)) {
         detail::open_claim<Mem>(&slot.down_claim[tile.row_block], f.epoch,

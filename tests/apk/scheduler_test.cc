@@ -325,5 +325,34 @@ TEST_F(Scheduler, AClusterOfTwoCommitsEachTileTwice) {
   EXPECT_TRUE(commit(down.tile));
 }
 
+// GateUp alone, as a bench of one GEMM runs it: every tile once, the last commit finishes it, and
+// the slot takes the next operation.
+TEST_F(Scheduler, AnOperationWithoutDownEndsAfterGateUp) {
+  OperationTemplate shape = make_template(Phase::kDecode, 0);
+  shape.hidden = 0;
+  shape.down = {};
+  shape.commits_per_tile = 2;
+  ASSERT_EQ(install_template(limits_, storage_.get(), shape), OperationFault::kNone);
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    ASSERT_EQ(submit(Phase::kDecode, 0, epoch, {9, 1}), SubmitResult::kSubmitted);
+    decide();
+    std::vector<TileDescriptor> tiles;
+    for (Claim claim = next(0); claim.status == ClaimStatus::kTile; claim = next(0)) {
+      EXPECT_EQ(claim.tile.kind, TileKind::kGateUp);
+      tiles.push_back(claim.tile);
+    }
+    ASSERT_EQ(tiles.size(), 4u * 2u);  // row blocks 3 + 1, two columns
+    for (size_t part = 0; part < 2 * tiles.size(); ++part) {
+      const bool last = part + 1 == 2 * tiles.size();
+      ASSERT_EQ(scheduler().commit(tiles[part / 2]), last) << part;
+    }
+    scheduler().retire(tiles.back());
+    decide();
+    EXPECT_EQ(next(0).status, ClaimStatus::kNothing);
+  }
+  shape.reduce_tokens = 8;
+  EXPECT_NE(check_template(shape), OperationFault::kNone);
+}
+
 }  // namespace
 }  // namespace expertplex::apk

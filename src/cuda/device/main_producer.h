@@ -7,6 +7,7 @@
 // data (813 TFLOP/s), and per-row-major scales are what travels one-sided.
 #pragma once
 
+#include "apk/policy.h"
 #include "cuda/device/shared_layout.h"
 #include "cuda/device/wait.h"
 #include "cuda/ptx/async_copy.h"
@@ -62,6 +63,7 @@ class MainProducer {
     for (uint32_t k = 0; k < k_tiles; ++k) {
       const uint32_t stage = position_.stage;
       const uint32_t full = ptx::shared_address(&shared_->main_full[stage]);
+      if (!swapped && !hold_back()) return false;
       if (!wait(&shared_->main_empty[stage], position_.parity ^ 1)) return false;
       const uint32_t in_group = k % kScaleGroup;
       uint32_t stage_flags = flags | (k + 1 == k_tiles ? kStageLast : 0);
@@ -88,8 +90,32 @@ class MainProducer {
       }
       if (in_group == kScaleGroup - 1 || k + 1 == k_tiles) scales_.advance();
       position_.advance();
+      if (loaded_ < kConfig.main_stages) ++loaded_;
     }
     return true;
+  }
+
+  // Before a prefill stage: keeps to the pause policy. Window W: at most W stages are loaded and
+  // not consumed; all: nothing is loaded until the policy changes. Math warps starve with their
+  // accumulators in registers.
+  __device__ __forceinline__ bool hold_back() {
+    for (;;) {
+      const auto policy = static_cast<apk::PausePolicy>(
+          ptx::load_shared_word(ptx::shared_address(&shared_->pause)));
+      const uint32_t window = apk::loads_in_flight(policy, kConfig.main_stages);
+      if (window == kConfig.main_stages) return true;
+      if (window > 0) {
+        // The stage `window` loads ago must be consumed: by its parity, as of its own load.
+        const bool wraps = position_.stage < window;
+        const uint32_t back = position_.stage + (wraps ? kConfig.main_stages : 0) - window;
+        const uint32_t parity = position_.parity ^ (wraps ? 1 : 0);
+        if (loaded_ < window ||
+            ptx::mbarrier_test_wait(ptx::shared_address(&shared_->main_empty[back]), parity)) {
+          return true;
+        }
+      }
+      if (ptx::load_shared_word(ptx::shared_address(&shared_->abort)) != 0) return false;
+    }
   }
 
   // Rows beyond the tile's are left as they are: nothing that they touch is stored.
@@ -120,6 +146,7 @@ class MainProducer {
   Shared* shared_;
   RingPosition<kConfig.main_stages> position_;
   RingPosition<Shared::kScaleSlots> scales_;
+  uint32_t loaded_ = 0;  // stages loaded so far, up to a ring's length
 };
 
 }  // namespace expertplex::cuda

@@ -17,6 +17,8 @@ class StaticSource {
     __device__ __forceinline__ void operator()(const apk::TileDescriptor&) const {}
   };
 
+  static __device__ __forceinline__ void run_agent(const Parameters&) {}
+
   // The scheduler warp of a CTA, one thread.
   template <GemmConfig kConfig>
   static __device__ __forceinline__ void run(const Parameters& parameters,

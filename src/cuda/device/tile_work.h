@@ -26,8 +26,10 @@ struct alignas(128) GemmBinding {
   CUtensorMap weights_map;
   const float* weight_scales = nullptr;
   __nv_bfloat16* output = nullptr;
-  // First row of each row block, by its dense index: packed, masked and paged rows look the same.
+  // Where rows lie. Masked: expert e from row e * masked_capacity on. Else block_first_row says the
+  // first row of each row block, by its dense index: packed and paged rows.
   const uint32_t* block_first_row = nullptr;
+  uint32_t masked_capacity = 0;
   uint32_t output_stride = 0;
   uint32_t columns = 0;  // N, a multiple of 128
   uint32_t k_tiles = 0;  // K / 128

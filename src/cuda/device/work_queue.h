@@ -9,7 +9,6 @@ namespace expertplex::cuda {
 
 enum class Pipeline : uint8_t { kMain, kResident };
 
-// How many output columns and rows a tile of `binding` has, by pipeline and phase.
 template <Pipeline kPipeline>
 __device__ __forceinline__ void make_work(const GemmBinding* binding,
                                           const apk::TileDescriptor& tile, TileWork* work) {
@@ -20,7 +19,9 @@ __device__ __forceinline__ void make_work(const GemmBinding* binding,
   const uint32_t half = swapped ? kMainNarrowRows / 2 : kMainWideRows / 2;
   const uint32_t columns = binding->columns, stride = binding->output_stride;
   const uint32_t k_tiles = binding->k_tiles;
-  const uint32_t first_row = binding->block_first_row[tile.row_block];
+  const uint32_t first_row = binding->masked_capacity > 0
+                                 ? tile.expert * binding->masked_capacity + tile.first_row
+                                 : binding->block_first_row[tile.row_block];
   const uint32_t first_column = tile.column_tile * tile_columns;
   const uint32_t first_weight_row = tile.expert * columns + first_column;
   work->binding = binding;

@@ -64,6 +64,7 @@ Result<GemmBinding> make_gemm_binding(const GemmOperands& operands, apk::Phase p
   binding.weight_scales = operands.weight_scales;
   binding.output = operands.output;
   binding.block_first_row = operands.block_first_row;
+  binding.masked_capacity = operands.masked_capacity;
   binding.output_stride = operands.output_stride;
   binding.columns = shape.columns;
   binding.k_tiles = shape.k_tiles();

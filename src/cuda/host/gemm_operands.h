@@ -25,7 +25,7 @@ struct GemmShape {
   uint32_t k_tiles() const { return k / 128; }
 };
 
-// Device pointers. Rows lie wherever block_first_row says.
+// Device pointers. Rows lie as GemmBinding says.
 struct GemmOperands {
   GemmShape shape;
   uint64_t row_capacity = 0;
@@ -36,6 +36,7 @@ struct GemmOperands {
   const float* weight_scales = nullptr;  // [experts * columns / 128][k / 128]
   __nv_bfloat16* output = nullptr;       // [row_capacity][output_stride]
   uint32_t output_stride = 0;            // elements, a multiple of 8
+  uint32_t masked_capacity = 0;          // 0: block_first_row says where rows lie
   const uint32_t* block_first_row = nullptr;
 };
 

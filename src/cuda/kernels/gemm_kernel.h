@@ -2,7 +2,8 @@
 // that there are no more; the source is the one thing that differs between an ordinary launch
 // (device/static_source.h) and the adaptive persistent kernel.
 //
-//   warpgroup 0   warp 0 main producer, warp 1 resident producer, warp 2 scheduler (the source)
+//   warpgroup 0   warp 0 main producer, warp 1 resident producer, warp 2 scheduler (the source),
+//                 warp 3 of CTA 0 the source's deciding agent
 //   warpgroup 1,2 main math
 //   warpgroup 3   resident math
 #pragma once
@@ -68,6 +69,8 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
       }
     } else if (warp == 2) {
       if (ptx::elect_one()) Source::template run<kConfig>(parameters, shared);
+    } else if (blockIdx.x == 0) {
+      if (ptx::elect_one()) Source::run_agent(parameters);
     }
     __syncwarp();
   } else if (warp < 8) {

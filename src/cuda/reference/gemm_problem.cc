@@ -61,6 +61,7 @@ GemmOperands GemmProblem::operands() const {
   o.weight_scales = weight_scales.data();
   o.output = output.data();
   o.output_stride = output_stride;
+  o.masked_capacity = placement.masked_capacity;
   return o;
 }
 
