@@ -7,6 +7,7 @@
 #include "bench/cpu_bench.h"
 #include "cli/verbs.h"
 #if EXPERTPLEX_CUDA
+#include "bench/cuda/apk_bench.h"
 #include "bench/cuda/gemm_bench.h"
 #endif
 
@@ -61,6 +62,13 @@ void add_bench(CLI::App& app, int& exit_code) {
   gemm->callback([gemm_options, &exit_code] {
     exit_code = exit_code_of(bench::run_gemm_bench(*gemm_options));
   });
+  CLI::App* apk = verb->add_subcommand("apk", "The adaptive persistent kernel, alone and shared");
+  const auto apk_options = std::make_shared<bench::ApkBenchOptions>();
+  apk->add_option("--repetitions", apk_options->repetitions, "Prefill operations per number")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  apk->callback(
+      [apk_options, &exit_code] { exit_code = exit_code_of(bench::run_apk_bench(*apk_options)); });
 #endif
   cpu->callback([options, &exit_code] { exit_code = exit_code_of(run_cpu(*options)); });
 }

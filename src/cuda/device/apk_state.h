@@ -7,13 +7,15 @@
 //                scope, after request and rows are written. Reader: the deciding agent, relaxed
 //                while it polls, acquire once before it reads the request. Becomes visible: the
 //                slot's request and, through the claims that follow, the rows.
-//   done_word    one per (phase, slot), host-visible memory. Writer: the math thread whose commit
+//   done_word    one per (phase, slot), device memory (or host memory, in tests). Writer: the math
+//   thread whose commit
 //                finished the operation, release, system scope. Reader: the sender, acquire.
 //                Becomes visible: the operation's output; from then on the slot may be sent to
 //                again.
-//   stop_word    device memory. Writer: the host, by a copy; reader: the agent, relaxed. 1: leave when
-//                nothing is in flight; 2: leave now. Orders nothing. Not in host memory: the agent's
-//                every look at it would cross PCIe.
+//   stop_word    device memory. Writer: the host, by a copy; reader: the agent, relaxed. 1: leave
+//   when
+//                nothing is in flight; 2: leave now. Orders nothing. Not in host memory: the
+//                agent's every look at it would cross PCIe.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +65,7 @@ struct ApkParameters {
   const GemmBinding* bindings = nullptr;  // [phase][slot][layers]
   uint32_t layers = 1;
   ApkSlot* slots = nullptr;                    // [prefill slots + decode slots]
-  ApkWord* done = nullptr;                     // the same order, host-visible
+  ApkWord* done = nullptr;                     // the same order
   const apk::SharingPolicy* policy = nullptr;  // read by the agent at every decision
   uint32_t* stop_word = nullptr;
   ApkReport* report = nullptr;

@@ -81,7 +81,9 @@ Result<std::unique_ptr<ApkKernel>> ApkKernel::start(const ApkSetup& setup) {
   p.scheduler = kernel->storage_.data();
   p.bindings = kernel->bindings_.data();
   p.slots = kernel->slots_.data();
-  p.done = kernel->done_.data();
+  EXPERTPLEX_ASSIGN(kernel->device_done_,
+                    DeviceBuffer<ApkWord>::copy_of(std::vector<ApkWord>(slot_count)));
+  p.done = setup.done_words_on_device ? kernel->device_done_.data() : kernel->done_.data();
   p.policy = kernel->policy_.data();
   p.stop_word = kernel->stop_.data();
   p.report = kernel->report_.data();
@@ -103,6 +105,10 @@ ApkKernel::~ApkKernel() {
 
 ApkSlot* ApkKernel::mailbox(apk::Phase phase, uint32_t slot) const {
   return slots_.data() + apk_slot_index(parameters_.limits, phase, slot);
+}
+
+const ApkWord* ApkKernel::done_word(apk::Phase phase, uint32_t slot) const {
+  return parameters_.done + apk_slot_index(parameters_.limits, phase, slot);
 }
 
 Result<void> ApkKernel::signal(apk::Phase phase, uint32_t slot, uint32_t epoch, uint32_t layer,

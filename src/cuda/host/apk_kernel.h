@@ -52,6 +52,9 @@ struct ApkSetup {
   std::vector<ApkSlotSetup> slots;  // slot numbers per phase are shape.slot, dense from 0
   apk::SharingPolicy policy;
   uint32_t ctas = 0;
+  // Done words in device memory, for senders on the device; wait_done() is for words in host
+  // memory.
+  bool done_words_on_device = false;
 };
 
 class ApkKernel {
@@ -74,8 +77,9 @@ class ApkKernel {
   // Runs what is in flight to its end and leaves; after `limit` aborts and says so.
   Result<void> stop(Nanoseconds limit);
 
-  // For benches: where a slot's mailbox lies, to be signalled from a stream.
+  // For senders on the device.
   ApkSlot* mailbox(apk::Phase phase, uint32_t slot) const;
+  const ApkWord* done_word(apk::Phase phase, uint32_t slot) const;
   const ApkParameters& parameters() const { return parameters_; }
 
  private:
@@ -89,6 +93,7 @@ class ApkKernel {
   DeviceBuffer<ApkSlot> slots_;
   DeviceBuffer<apk::SharingPolicy> policy_;
   MappedArray<ApkWord> done_;
+  DeviceBuffer<ApkWord> device_done_;
   DeviceBuffer<uint32_t> stop_;
   MappedArray<ApkReport> report_;
   MappedArray<ApkSlot> staging_;

@@ -11,19 +11,33 @@ struct Apk {
 constexpr auto kApkKernel = gemm_kernel<Apk, ApkSource>;
 constexpr size_t kApkShared = sizeof(SharedLayout<Apk::kValue>);
 
-__global__ void signal_kernel(ApkSignal* signals, uint32_t count) {
+__device__ void send(ApkSend& send) {
+  for (uint32_t e = 0; e < send.experts; ++e) send.slot->rows_per_expert[e] = send.rows[e];
+  send.slot->request = send.request;
+  send.sent_ns = ptx::global_time_ns();
+  apk::DeviceMemory::store(&send.slot->ready.value, apk::pack_epoch_value(send.epoch, 1),
+                           apk::Release{}, apk::SystemScope{});
+}
+
+// False: the limit has passed.
+__device__ bool wait_done(ApkSend& send, uint64_t limit_ns) {
+  const uint64_t expected = apk::pack_epoch_value(send.epoch, 1);
+  while (apk::DeviceMemory::load(&send.done->value, apk::Acquire{}, apk::DeviceScope{}) !=
+         expected) {
+    if (ptx::global_time_ns() - send.sent_ns > limit_ns) return false;
+  }
+  send.done_ns = ptx::global_time_ns();
+  return true;
+}
+
+__global__ void sender_kernel(ApkSenders senders, uint64_t limit_ns) {
   const uint64_t start = ptx::global_time_ns();
-  for (uint32_t i = 0; i < count; ++i) {
-    ApkSignal& signal = signals[i];
-    for (uint32_t e = 0; e < signal.experts; ++e) {
-      signal.slot->rows_per_expert[e] = signal.rows[e];
+  const ApkSender& mine = senders.sender[blockIdx.x];
+  for (uint32_t i = 0; i < mine.count; ++i) {
+    while (ptx::global_time_ns() - start < mine.sends[i].not_before_ns) {
     }
-    signal.slot->request = signal.request;
-    while (ptx::global_time_ns() - start < signal.delay_ns) {
-    }
-    signal.signalled_ns = ptx::global_time_ns();
-    apk::DeviceMemory::store(&signal.slot->ready.value, apk::pack_epoch_value(signal.epoch, 1),
-                             apk::Release{}, apk::SystemScope{});
+    send(mine.sends[i]);
+    if (!wait_done(mine.sends[i], limit_ns)) return;
   }
 }
 
@@ -34,7 +48,7 @@ cudaError_t prepare_apk_kernels() {
   cudaError_t error = cudaFuncSetAttribute(kApkKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(kApkShared));
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kApkKernel);
-  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, signal_kernel);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, sender_kernel);
   return error;
 }
 
@@ -43,8 +57,8 @@ cudaError_t launch_apk(const ApkParameters& parameters, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t launch_apk_signals(ApkSignal* signals, uint32_t count, cudaStream_t stream) {
-  signal_kernel<<<1, 1, 0, stream>>>(signals, count);
+cudaError_t launch_apk_senders(const ApkSenders& senders, uint64_t limit_ns, cudaStream_t stream) {
+  sender_kernel<<<kMaxApkSenders, 1, 0, stream>>>(senders, limit_ns);
   return cudaGetLastError();
 }
 

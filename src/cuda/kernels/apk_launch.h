@@ -18,19 +18,34 @@ cudaError_t prepare_apk_kernels();
 // REQUIRES: as many free SMs; the kernel runs until its stop word says so.
 cudaError_t launch_apk(const ApkParameters& parameters, cudaStream_t stream);
 
-// One operation to signal: the slot's request becomes `request` and `rows`, then its ready word
-// `epoch`. Lies in device or host-mapped memory.
-struct ApkSignal {
+// One operation that a sender on the device makes ready and waits for: request and rows first, then
+// the ready word; then the done word, which lies in device memory. Device-visible memory.
+struct ApkSend {
   ApkSlot* slot = nullptr;
+  const ApkWord* done = nullptr;
   uint32_t epoch = 0;
   uint32_t experts = 0;
   ApkRequest request;
-  uint64_t delay_ns = 0;      // after the kernel's start
-  uint64_t signalled_ns = 0;  // written: global time just before the ready word
+  // When it is sent: so long after the kernel's start, and not before the sender's previous one is
+  // done.
+  uint64_t not_before_ns = 0;
+  uint64_t sent_ns = 0;  // written: global time just before the ready word
+  uint64_t done_ns = 0;  // written: global time when the done word was seen; 0: it never was
   uint32_t rows[kApkMaxExperts] = {};
 };
 
-// Signals them in order, from one thread that runs beside the persistent kernel.
-cudaError_t launch_apk_signals(ApkSignal* signals, uint32_t count, cudaStream_t stream);
+// A sender: `count` operations one after the other.
+struct ApkSender {
+  ApkSend* sends = nullptr;
+  uint32_t count = 0;
+};
+constexpr uint32_t kMaxApkSenders = 2;
+struct ApkSenders {
+  ApkSender sender[kMaxApkSenders];
+};
+
+// Runs the senders, one thread each, on an SM that the persistent kernel leaves free. A sender that
+// waits longer than `limit_ns` for a done word gives up.
+cudaError_t launch_apk_senders(const ApkSenders& senders, uint64_t limit_ns, cudaStream_t stream);
 
 }  // namespace expertplex::cuda
