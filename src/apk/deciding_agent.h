@@ -80,7 +80,7 @@ class AgentRole {
     Mem::count(&shared()->submitted[p], 1);
     refresh_window(phase);  // its finished predecessor may still stand there
     publish_operation<Mem>(slot);
-    push_waiting(p, static_cast<uint8_t>(slot_index));
+    push_waiting(p, pack_window_entry(slot_index, slot.shape->pipeline));
     refresh_window(phase);
     return SubmitResult::kSubmitted;
   }
@@ -120,12 +120,12 @@ class AgentRole {
     refresh_window(phase);
     uint64_t rest = Mem::read(&shared()->agent.ready_window[phase_index(phase)]);
     for (; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
+      const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));
       const auto look = Mem::begin_look();
       const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(slot);
       Mem::end_look(look, unclaimed.any);
       if (!unclaimed.any) continue;
-      if (slot.shape->pipeline == PipelineRole::kResident) {
+      if (window_entry_role(rest) == PipelineRole::kResident) {
         result.resident = true;
         continue;
       }
@@ -187,10 +187,10 @@ class AgentRole {
     return SubmitResult::kFault;
   }
 
-  EXPERTPLEX_HOST_DEVICE void push_waiting(uint32_t p, uint8_t slot) {
+  EXPERTPLEX_HOST_DEVICE void push_waiting(uint32_t p, uint8_t entry) {
     AgentPrivate* agent = &shared()->agent;
     const uint32_t count = Mem::read(&agent->waiting_count[p]);
-    Mem::write(&agent->waiting[p][count], slot);
+    Mem::write(&agent->waiting[p][count], entry);
     Mem::write(&agent->waiting_count[p], count + 1);
   }
 
@@ -202,14 +202,14 @@ class AgentRole {
     uint64_t after = 0;
     uint32_t length = 0;
     for (uint64_t rest = before; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
+      const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));
       const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
       if (static_cast<uint32_t>(state) != 0) after |= (rest & 0xFF) << (8 * length++);
     }
     const uint32_t waiting = Mem::read(&agent->waiting_count[p]);
     uint32_t taken = 0;
     for (; taken < waiting && length < kReadyWindow; ++taken) {
-      const uint64_t entry = Mem::read(&agent->waiting[p][taken]) + uint64_t{1};
+      const uint64_t entry = Mem::read(&agent->waiting[p][taken]);
       after |= entry << (8 * length++);
     }
     if (taken > 0) {

@@ -40,18 +40,20 @@ EXPERTPLEX_HOST_DEVICE constexpr uint64_t pack_preempt_word(const PreemptWord& w
   return uint64_t{word.epoch} << 32 | pack_decision(word.decision);
 }
 
+EXPERTPLEX_HOST_DEVICE constexpr Decision unpack_decision(uint32_t bits) {
+  Decision d;
+  d.main_phase = static_cast<Phase>(bits & 1);
+  d.lend = bits >> 1 & 1;
+  d.resident = bits >> 2 & 1;
+  d.park = bits >> 3 & 1;
+  d.preempt = bits >> 4 & 1;
+  d.abort = bits >> 5 & 1;
+  d.pause = static_cast<PausePolicy>(bits >> 6 & 3);
+  return d;
+}
+
 EXPERTPLEX_HOST_DEVICE constexpr PreemptWord unpack_preempt_word(uint64_t word) {
-  const uint32_t bits = static_cast<uint32_t>(word);
-  PreemptWord result;
-  result.epoch = static_cast<uint32_t>(word >> 32);
-  result.decision.main_phase = static_cast<Phase>(bits & 1);
-  result.decision.lend = bits >> 1 & 1;
-  result.decision.resident = bits >> 2 & 1;
-  result.decision.park = bits >> 3 & 1;
-  result.decision.preempt = bits >> 4 & 1;
-  result.decision.abort = bits >> 5 & 1;
-  result.decision.pause = static_cast<PausePolicy>(bits >> 6 & 3);
-  return result;
+  return {static_cast<uint32_t>(word >> 32), unpack_decision(static_cast<uint32_t>(word))};
 }
 
 }  // namespace expertplex::apk

@@ -184,8 +184,8 @@ class TileScheduler {
     const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
     uint64_t rest = Mem::load(window, Acquire{}, DeviceScope{});
     for (; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, phase, (rest & 0xFF) - 1);
-      if (slot.shape->pipeline != pipeline.role) continue;
+      if (window_entry_role(rest) != pipeline.role) continue;
+      const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));
       Claim claim;
       if (!claim_tile<Mem>(slot, &claim.tile)) continue;
       claim.tile.borrowed = borrowed;

@@ -20,6 +20,21 @@ constexpr uint32_t kMaxClusters = 1024;
 constexpr uint32_t kReadyWindow = 8;
 constexpr size_t kStorageAlignment = 128;
 
+// A byte of a ready window: slot + 1, and whether the resident pipeline computes it, so that a
+// pipeline passes over the other's operations without touching them. 0: none.
+constexpr uint8_t kResidentEntry = 0x80;
+static_assert(kMaxSlotsPerPhase < kResidentEntry);
+
+EXPERTPLEX_HOST_DEVICE constexpr uint8_t pack_window_entry(uint32_t slot, PipelineRole role) {
+  return static_cast<uint8_t>((slot + 1) | (role == PipelineRole::kResident ? kResidentEntry : 0));
+}
+EXPERTPLEX_HOST_DEVICE constexpr uint32_t window_entry_slot(uint64_t window) {
+  return static_cast<uint32_t>(window & (kResidentEntry - 1u)) - 1;
+}
+EXPERTPLEX_HOST_DEVICE constexpr PipelineRole window_entry_role(uint64_t window) {
+  return window & kResidentEntry ? PipelineRole::kResident : PipelineRole::kMain;
+}
+
 struct SchedulerLimits {
   uint32_t clusters = 0;                      // CTA clusters, or worker threads
   uint32_t slots[kPhaseCount] = {0, 0};       // operation slots, by phase_index
@@ -52,7 +67,7 @@ struct alignas(128) ClusterState {
 
 // Plain data of the deciding agent: passes from holder to holder with the agent word.
 struct AgentPrivate {
-  uint8_t waiting[kPhaseCount][kMaxSlotsPerPhase] = {};  // slots behind the ready window, FIFO
+  uint8_t waiting[kPhaseCount][kMaxSlotsPerPhase] = {};  // entries behind the ready window, FIFO
   uint32_t waiting_count[kPhaseCount] = {};
   uint64_t ready_window[kPhaseCount] = {};  // what was last published
   uint64_t written_plan[2] = {};            // what the preempt words now say
@@ -67,8 +82,8 @@ struct alignas(128) SharedState {
   // 0, or a reason to leave. Writer: anyone, relaxed, system scope; reader: the agent, relaxed,
   // which passes it on in every preempt word. Orders nothing.
   uint32_t abort_word = 0;
-  // Up to 8 slots in flight per phase, oldest in the low byte, each as slot + 1; 0 ends the list.
-  // Writer: the agent, release, device scope; reader: pipeline leaders, acquire. What becomes
+  // Up to 8 slots in flight per phase, oldest in the low byte, each a window entry; 0 ends the
+  // list. Writer: the agent, release, device scope; reader: pipeline leaders, acquire. What becomes
   // visible: the claim words of these operations, open.
   alignas(64) uint64_t ready_window[kPhaseCount] = {};
   alignas(64) AgentPrivate agent;

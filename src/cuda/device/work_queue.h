@@ -17,11 +17,12 @@ __device__ __forceinline__ void make_work(const GemmBinding* binding,
                                 : swapped                        ? kMainWideRows
                                                                  : kMainNarrowRows;
   const uint32_t half = swapped ? kMainNarrowRows / 2 : kMainWideRows / 2;
-  const uint32_t columns = binding->columns, stride = binding->output_stride;
-  const uint32_t k_tiles = binding->k_tiles;
-  const uint32_t first_row = binding->masked_capacity > 0
-                                 ? tile.expert * binding->masked_capacity + tile.first_row
-                                 : binding->block_first_row[tile.row_block];
+  // Bindings never change while a kernel runs; the rows of a block do.
+  const uint32_t columns = __ldg(&binding->columns), stride = __ldg(&binding->output_stride);
+  const uint32_t k_tiles = __ldg(&binding->k_tiles);
+  const uint32_t capacity = __ldg(&binding->masked_capacity);
+  const uint32_t first_row = capacity > 0 ? tile.expert * capacity + tile.first_row
+                                          : binding->block_first_row[tile.row_block];
   const uint32_t first_column = tile.column_tile * tile_columns;
   const uint32_t first_weight_row = tile.expert * columns + first_column;
   work->binding = binding;

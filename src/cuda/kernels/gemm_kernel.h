@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
     } else if (warp == 2) {
       if (ptx::elect_one()) Source::template run<kConfig>(parameters, shared);
     } else if (blockIdx.x == 0) {
-      if (ptx::elect_one()) Source::run_agent(parameters);
+      Source::run_agent(parameters);
     }
     __syncwarp();
   } else if (warp < 8) {
