@@ -182,7 +182,11 @@ class TileScheduler {
   EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed) {
     const auto look = Mem::begin_look();
     const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
-    uint64_t rest = Mem::load(window, Acquire{}, DeviceScope{});
+    // Most looks find nothing, and an acquire costs: on the GPU it drops the SM's L1.
+    uint64_t rest = Mem::load(window, Relaxed{}, DeviceScope{});
+    if (window_has_entry_for(rest, pipeline.role)) {
+      rest = Mem::load(window, Acquire{}, DeviceScope{});
+    }
     for (; rest != 0; rest >>= 8) {
       if (window_entry_role(rest) != pipeline.role) continue;
       const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));

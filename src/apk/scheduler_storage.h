@@ -65,6 +65,14 @@ struct alignas(128) ClusterState {
   ClusterCounters counters;
 };
 
+EXPERTPLEX_HOST_DEVICE constexpr bool window_has_entry_for(uint64_t window, PipelineRole role) {
+  constexpr uint64_t kResident = 0x8080808080808080u;
+  constexpr uint64_t kLowBits = 0x7F7F7F7F7F7F7F7Fu;
+  // An entry's high bit after the addition: it holds a slot.
+  const uint64_t used = ((window & kLowBits) + kLowBits) & kResident;
+  return (role == PipelineRole::kResident ? window & kResident : used & ~window) != 0;
+}
+
 // Plain data of the deciding agent: passes from holder to holder with the agent word.
 struct AgentPrivate {
   uint8_t waiting[kPhaseCount][kMaxSlotsPerPhase] = {};  // entries behind the ready window, FIFO

@@ -31,10 +31,13 @@ class ApkAgent {
   __device__ __forceinline__ void run() {
     // Nobody else takes the role on a GPU; the other lanes only write what lane 0 has decided.
     Role agent(p_.limits, p_.scheduler, false);
-    for (;;) {
-      submit_ready(agent);
+    bool idle = false;  // nothing in flight: only ready words can change that
+    for (uint32_t round = 0;; ++round) {
+      const bool submitted = submit_ready(agent);
+      if (idle && !submitted && round % kIdleRounds != 0) continue;
       if (lane_ == 0) look_at_stop_word();
       if (!decide(agent)) return;
+      idle = !__any_sync(0xffffffff, scheduler_.has_operations());
     }
   }
 
@@ -53,8 +56,13 @@ class ApkAgent {
     return p_.slots[apk_slot_index(p_.limits, phase_of(index), slot_of(index))];
   }
 
-  // Submits every operation whose ready word holds an epoch that its slot has not run.
-  __device__ __forceinline__ void submit_ready(Role& agent) {
+  // Rounds of an idle agent between two looks at stop word and policy.
+  static constexpr uint32_t kIdleRounds = 16;
+
+  // Submits every operation whose ready word holds an epoch that its slot has not run. True: there
+  // was one.
+  __device__ __forceinline__ bool submit_ready(Role& agent) {
+    bool any = false;
     for (uint32_t first = 0; first < slot_count(); first += 32) {
       const uint32_t index = first + lane_;
       bool ready = false;
@@ -65,10 +73,12 @@ class ApkAgent {
         ready = epoch != 0 && epoch != agent.last_epoch(phase_of(index), slot_of(index));
       }
       for (uint32_t rest = __ballot_sync(0xffffffff, ready); rest != 0; rest &= rest - 1) {
+        any = true;
         if (lane_ == 0) submit(agent, first + static_cast<uint32_t>(__ffs(rest)) - 1);
       }
       __syncwarp();
     }
+    return any;
   }
 
   __device__ __forceinline__ void submit(Role& agent, uint32_t index) {

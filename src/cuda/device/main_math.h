@@ -7,7 +7,8 @@
 // ascending, so a row's result depends on nothing but the row and the weights.
 //
 // What the speed hangs on (H200, GLM gate_up, 8 x 8,192 rows):
-// - one loop for each use of the stages: a branch between the wait and the products costs 10 %;
+// - one loop for each use of the stages, with one branch in it: a branch between the wait and the
+//   products costs 10 %;
 // - all addresses are immediates plus stage * constant, which ptxas keeps in uniform registers;
 // - accumulators are cleared at the end of a tile: at its first stage it would be 128 selects on
 //   every stage (813 TFLOP/s);
@@ -43,11 +44,18 @@ class MainMath {
   // Until kStageEnd or an abort.
   __device__ __forceinline__ void run() {
     while (acquire()) {
-      if (stamp_.flags & kStageSwapped) {
-        if (!tile<true>()) return;
+      const uint32_t kind = stamp_.flags & (kStageSwapped | kStageSecondWave);
+      bool more;
+      if (kind == kStageSecondWave) {
+        more = tile<false, true>();
+      } else if (kind == 0) {
+        more = tile<false, false>();
+      } else if (kind == kStageSwapped) {
+        more = tile<true, false>();
       } else {
-        if (!tile<false>()) return;
+        more = tile<true, true>();
       }
+      if (!more) return;
     }
   }
 
@@ -87,20 +95,22 @@ class MainMath {
   }
 
   // The acquired stage and all others of its tile. False: leave.
-  template <bool kSwapped>
+  template <bool kSwapped, bool kSecond>
   __device__ __forceinline__ bool tile() {
 #pragma unroll 1
     for (;;) {
       const StageStamp stamp = stamp_;
-      const bool second = stamp.flags & kStageSecondWave;
-      wave<0, kSwapped>(stamp, !second);
-      if (second) wave<1, kSwapped>(stamp, true);
-      if (++stage_ == kConfig.main_stages) {
-        stage_ = 0;
-        parity_ ^= 1;
-      }
+      wave<0, kSwapped, !kSecond>(stamp);
+      if constexpr (kSecond) wave<1, kSwapped, true>(stamp);
+      const bool wraps = stage_ + 1 == kConfig.main_stages;
+      stage_ = wraps ? 0 : stage_ + 1;
+      parity_ ^= wraps ? 1 : 0;
+      // One branch on most stages: each costs a warp some 15 cycles.
+      const uint32_t special =
+          (stamp.flags & kStageLast) | (stamp_.flags & (kStageEnd | kStageNewScales));
+      if (ready_ && special == 0) continue;
       if (stamp.flags & kStageLast) {
-        finish<kSwapped>(stamp.flags);
+        finish<kSwapped, kSecond>(stamp.flags);
         return true;
       }
       if (!acquire()) return false;
@@ -118,8 +128,8 @@ class MainMath {
   // 64 rows of the tile against 128 columns, one k tile. Prefill: rows 64 * (2 * kWave + kGroup) of
   // the wide operand; decode (swapped): rows 64 * kWave of the narrow one against columns
   // 128 * kGroup of the wide one.
-  template <uint32_t kWave, bool kSwapped>
-  __device__ __forceinline__ void wave(const StageStamp& stamp, bool release) {
+  template <uint32_t kWave, bool kSwapped, bool kFinal>
+  __device__ __forceinline__ void wave(const StageStamp& stamp) {
     constexpr uint32_t kFirstRow = (kSwapped ? kWave : 2 * kWave + kGroup) * kWaveRows;
     const uint32_t scale_address = row_scales_ + stamp.scale_offset + kFirstRow * kScaleRowBytes;
     float scale0 = ptx::load_shared(scale_address);
@@ -135,11 +145,13 @@ class MainMath {
     } else {
       multiply(product, wide + (2 * kWave + kGroup) * kWaveStep, narrow);
     }
-    // Before the additions: the producer can load while they run.
-    if (release && lane_ == 0) {
-      ptx::mbarrier_arrive(kSharedBase + offsetof(Shared, main_empty) + stage_ * 8);
+    if constexpr (kFinal) {
+      // Before the additions: the producer can load while they run.
+      if (lane_ == 0) {
+        ptx::mbarrier_arrive(kSharedBase + offsetof(Shared, main_empty) + stage_ * 8);
+      }
+      look_ahead();
     }
-    look_ahead();
     scale0 *= stamp.weight_scale[kGroup];
     scale1 *= stamp.weight_scale[kGroup];
 #pragma unroll
@@ -164,7 +176,7 @@ class MainMath {
     ptx::wgmma_wait<0>();
   }
 
-  template <bool kSwapped>
+  template <bool kSwapped, bool kSecond>
   __device__ __forceinline__ void finish(uint32_t flags) {
     const uint32_t slot = flags & kStageSlotMask;
     const TileWork& work = shared_->main_work[slot];
@@ -176,7 +188,7 @@ class MainMath {
     __nv_bfloat16* output = work.output + size_t{row} * stride + column;
     const int32_t rows_left = static_cast<int32_t>(work.row_count) - static_cast<int32_t>(row);
     store_rows(output, stride, sum_[0], lane_, rows_left);
-    if (flags & kStageSecondWave) {
+    if constexpr (kSecond) {
       store_rows(output + size_t{kSecondRow} * stride, stride, sum_[1], lane_,
                  rows_left - static_cast<int32_t>(kSecondRow));
     }
