@@ -87,11 +87,7 @@ class MainMath {
       if (!wait_phase(full_barrier(stage_), parity_, kAbort)) return false;
       stamp_ = stamp_of(stage_);
     }
-    if (!(stamp_.flags & (kStageEnd | kStageNewScales))) return true;
-    if (stamp_.flags & kStageEnd) return false;
-    const uint32_t slot = stamp_.flags >> kStageScaleSlotShift;
-    return wait_phase(kSharedBase + offsetof(Shared, main_scales_full) + slot * 8,
-                      stamp_.flags & kStageScaleParity ? 1 : 0, kAbort);
+    return (stamp_.flags & kStageEnd) == 0;
   }
 
   // The acquired stage and all others of its tile. False: leave.
@@ -106,10 +102,9 @@ class MainMath {
       stage_ = wraps ? 0 : stage_ + 1;
       parity_ ^= wraps ? 1 : 0;
       // One branch on most stages: each costs a warp some 15 cycles.
-      const uint32_t special =
-          (stamp.flags & kStageLast) | (stamp_.flags & (kStageEnd | kStageNewScales));
-      if (ready_ && special == 0) continue;
-      if (stamp.flags & kStageLast) {
+      const bool last = stamp.flags & kStageLast;
+      if (ready_ && !last) continue;
+      if (last) {
         finish<kSwapped, kSecond>(stamp.flags);
         return true;
       }

@@ -2,15 +2,14 @@
 // and stamps every stage with what it is. It is the only one that orders stages; math warps follow
 // the stamps.
 //
-// Rows and weights come by TMA, from one elected lane. Row scales come by cp.async from all lanes,
-// 16 bytes (four k tiles) a row: as a TMA box of 256 rows x 16 bytes they cost more than the tile's
-// data (813 TFLOP/s), and per-row-major scales are what travels one-sided.
+// Row scales travel row-major with the rows; they come as TMA boxes of four k tiles (16 bytes) a
+// row. Copying them with cp.async from all lanes cost the main pipeline 5 %: it takes the
+// load/store unit from the math warps.
 #pragma once
 
 #include "apk/policy.h"
 #include "cuda/device/shared_layout.h"
 #include "cuda/device/wait.h"
-#include "cuda/ptx/async_copy.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/warp.h"
 
@@ -66,22 +65,26 @@ class MainProducer {
       if (!swapped && !hold_back()) return false;
       if (!wait(&shared_->main_empty[stage], position_.parity ^ 1)) return false;
       const uint32_t in_group = k % kScaleGroup;
-      uint32_t stage_flags = flags | (k + 1 == k_tiles ? kStageLast : 0);
-      if (in_group == 0) {
-        copy_scales(binding, first_row, work.row_count, k);
-        stage_flags |= kStageNewScales | (scales_.parity != 0 ? kStageScaleParity : 0) |
-                       scales_.stage << kStageScaleSlotShift;
-      }
       if (ptx::elect_one()) {
-        shared_->main_stamp[stage] = {
-            stage_flags, scales_.stage * kScaleSlotBytes + in_group * 4, {scale0, scale1}};
-        ptx::mbarrier_arrive_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK);
+        StageStamp stamp;
+        stamp.flags = flags | (k + 1 == k_tiles ? kStageLast : 0);
+        stamp.scale_offset = scales_.stage * kScaleSlotBytes + in_group * 4;
+        stamp.weight_scale[0] = scale0;
+        stamp.weight_scale[1] = scale1;
+        shared_->main_stamp[stage] = stamp;
+        const uint32_t scale_bytes =
+            in_group == 0 ? (swapped ? kMainNarrowRows : kMainWideRows) * kScaleRowBytes : 0;
+        ptx::mbarrier_arrive_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK + scale_bytes);
         const uint32_t wide = ptx::shared_address(shared_->main_wide[stage]);
         const uint32_t narrow = ptx::shared_address(shared_->main_narrow[stage]);
         ptx::tma_load_2d(swapped ? narrow : wide, &binding->rows_map, k * kTileK, first_row, full,
                          ptx::CacheHint::kNormal);
         ptx::tma_load_2d(swapped ? wide : narrow, &binding->weights_map, k * kTileK,
                          first_weight_row, full, ptx::CacheHint::kNormal);
+        if (in_group == 0) {
+          ptx::tma_load_2d(ptx::shared_address(shared_->main_row_scales[scales_.stage]),
+                           &binding->row_scales_map, k, first_row, full, ptx::CacheHint::kNormal);
+        }
       }
       __syncwarp();
       if (k + 1 < k_tiles) {
@@ -116,23 +119,6 @@ class MainProducer {
       }
       if (ptx::load_shared_word(ptx::shared_address(&shared_->abort)) != 0) return false;
     }
-  }
-
-  // Rows beyond the tile's are left as they are: nothing that they touch is stored.
-  __device__ __forceinline__ void copy_scales(const GemmBinding* binding, uint32_t first_row,
-                                              uint32_t row_count, uint32_t k) {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t stride = binding->row_scale_stride;
-    const float* source = binding->row_scales + size_t{first_row + lane} * stride + k;
-    const uint32_t destination =
-        ptx::shared_address(shared_->main_row_scales[scales_.stage]) + lane * kScaleRowBytes;
-#pragma unroll
-    for (uint32_t i = 0; i < kMainWideRows / 32; ++i) {
-      if (lane + 32 * i < row_count) {
-        ptx::async_copy_16(destination + 32 * i * kScaleRowBytes, source + size_t{32 * i} * stride);
-      }
-    }
-    ptx::async_copies_arrive(ptx::shared_address(&shared_->main_scales_full[scales_.stage]));
   }
 
   __device__ __forceinline__ void end() {

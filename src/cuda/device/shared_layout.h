@@ -7,9 +7,6 @@
 //                and its stamp may be read.
 //   *_empty[s]   arrivals: every math warp of the pipeline. Waiter: the producer. Stage s may be
 //                loaded again; wgmma has finished reading it.
-//   main_scales_full[i] arrivals: the lanes of the main producer, each when its copies are complete
-//                (32). Waiters: main math warps, at a stage with kStageNewScales. A slot is free
-//                when the stages of its group are.
 //   work_full[q] arrivals: the scheduler warp (1). Waiters: producer and math warps: work[q] is
 //                written.
 //   work_empty[q] arrivals: the producer (1) and every math warp. Waiter: the scheduler warp:
@@ -42,9 +39,6 @@ constexpr uint32_t kStageLast = 8;         // last k tile of its tile
 constexpr uint32_t kStageSwapped = 16;     // as kWorkSwapped
 constexpr uint32_t kStageSecondWave = 32;  // as kWorkSecondWave
 constexpr uint32_t kStageEnd = 64;         // no data: leave
-constexpr uint32_t kStageNewScales = 128;  // first k tile of a scale group: wait for its slot
-constexpr uint32_t kStageScaleParity = 256;
-constexpr uint32_t kStageScaleSlotShift = 9;
 
 constexpr uint32_t kWorkSlots = 2;  // the tile under way and the next one
 
@@ -71,7 +65,6 @@ struct SharedLayout {
   TileWork main_work[kWorkSlots];
   TileWork resident_work[kWorkSlots];
   alignas(8) uint64_t main_full[kMainStages], main_empty[kMainStages];
-  uint64_t main_scales_full[kScaleSlots];
   uint64_t resident_full[kResidentSlots], resident_empty[kResidentSlots];
   uint64_t main_work_full[kWorkSlots], main_work_empty[kWorkSlots];
   uint64_t resident_work_full[kWorkSlots], resident_work_empty[kWorkSlots];

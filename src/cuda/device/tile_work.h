@@ -20,9 +20,7 @@ namespace expertplex::cuda {
 struct alignas(128) GemmBinding {
   // Boxes are those of the pipeline that runs it: rows of K 128 bytes, scales of 16.
   CUtensorMap rows_map;
-  CUtensorMap row_scales_map;         // the resident pipeline's
-  const float* row_scales = nullptr;  // the main pipeline's
-  uint32_t row_scale_stride = 0;
+  CUtensorMap row_scales_map;
   CUtensorMap weights_map;
   const float* weight_scales = nullptr;
   __nv_bfloat16* output = nullptr;

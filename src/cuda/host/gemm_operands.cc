@@ -59,8 +59,6 @@ Result<GemmBinding> make_gemm_binding(const GemmOperands& operands, apk::Phase p
       binding.weights_map,
       make_fp8_map({operands.weights, uint64_t{shape.experts} * shape.columns, shape.k, shape.k},
                    tiling.columns));
-  binding.row_scales = operands.row_scales;
-  binding.row_scale_stride = operands.row_scale_stride;
   binding.weight_scales = operands.weight_scales;
   binding.output = operands.output;
   binding.block_first_row = operands.block_first_row;

@@ -26,7 +26,6 @@ __device__ __forceinline__ void initialise_shared(SharedLayout<kConfig>* shared)
   constexpr uint32_t kMainWarps = 8, kResidentWarps = 4;
   init(shared->main_full, kConfig.main_stages, 1);
   init(shared->main_empty, kConfig.main_stages, kMainWarps);
-  init(shared->main_scales_full, SharedLayout<kConfig>::kScaleSlots, 32);
   init(shared->main_work_full, kWorkSlots, 1);
   init(shared->main_work_empty, kWorkSlots, kMainWarps + 1);
   init(shared->resident_full, kConfig.resident_stages, 1);
