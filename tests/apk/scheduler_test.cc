@@ -354,5 +354,28 @@ TEST_F(Scheduler, AnOperationWithoutDownEndsAfterGateUp) {
   EXPECT_NE(check_template(shape), OperationFault::kNone);
 }
 
+TEST(ReadyWindow, EntriesNameSlotAndPipeline) {
+  for (uint32_t slot = 0; slot < kMaxSlotsPerPhase; ++slot) {
+    for (const PipelineRole role : {PipelineRole::kMain, PipelineRole::kResident}) {
+      const uint64_t entry = pack_window_entry(slot, role);
+      EXPECT_NE(entry, 0u);
+      EXPECT_EQ(window_entry_slot(entry), slot);
+      EXPECT_EQ(window_entry_role(entry), role);
+      for (uint32_t at = 0; at < kReadyWindow; ++at) {
+        EXPECT_EQ(window_has_entry_for(entry << (8 * at), PipelineRole::kMain),
+                  role == PipelineRole::kMain);
+        EXPECT_EQ(window_has_entry_for(entry << (8 * at), PipelineRole::kResident),
+                  role == PipelineRole::kResident);
+      }
+    }
+  }
+  EXPECT_FALSE(window_has_entry_for(0, PipelineRole::kMain));
+  EXPECT_FALSE(window_has_entry_for(0, PipelineRole::kResident));
+  const uint64_t both = pack_window_entry(63, PipelineRole::kResident) |
+                        uint64_t{pack_window_entry(0, PipelineRole::kMain)} << 8;
+  EXPECT_TRUE(window_has_entry_for(both, PipelineRole::kMain));
+  EXPECT_TRUE(window_has_entry_for(both, PipelineRole::kResident));
+}
+
 }  // namespace
 }  // namespace expertplex::apk
