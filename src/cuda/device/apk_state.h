@@ -48,15 +48,14 @@ struct alignas(128) ApkSlot {
 };
 
 // Why the kernel left before it was told to; host-visible. Written once, by who first sees a fault.
-enum class ApkFault : uint32_t { kNone = 0, kBadRequest = 1, kOperationTooLate = 2 };
+enum class ApkFault : uint32_t { kNone = 0, kBadRequest = 1 };
 
 struct ApkReport {
   ApkFault fault = ApkFault::kNone;
   apk::Phase phase = apk::Phase::kPrefill;
   uint32_t slot = 0;
-  uint32_t epoch = 0;   // expected
-  uint32_t detail = 0;  // OperationFault, or tiles that nobody has claimed
-  uint64_t waited_ns = 0;
+  uint32_t epoch = 0;
+  uint32_t detail = 0;  // OperationFault
 };
 
 struct ApkParameters {
@@ -69,7 +68,6 @@ struct ApkParameters {
   const apk::SharingPolicy* policy = nullptr;  // read by the agent at every decision
   uint32_t* stop_word = nullptr;
   ApkReport* report = nullptr;
-  uint64_t operation_limit_ns = 0;
 };
 
 EXPERTPLEX_HOST_DEVICE constexpr uint32_t apk_slot_index(const apk::SchedulerLimits& limits,

@@ -131,19 +131,12 @@ Result<void> ApkKernel::signal(apk::Phase phase, uint32_t slot, uint32_t epoch, 
 
 Error ApkKernel::reported(const std::string& what) const {
   const ApkReport& report = report_[0];
-  switch (report.fault) {
-    case ApkFault::kNone:
-      return make_error(ErrorCode::kDeadlineExceeded, "{}: the kernel reports nothing", what);
-    case ApkFault::kBadRequest:
-      return make_error(ErrorCode::kInvalidArgument, "{}: {} slot {} epoch {}: {}", what,
-                        apk::phase_name(report.phase), report.slot, report.epoch,
-                        apk::operation_fault_name(static_cast<apk::OperationFault>(report.detail)));
-    case ApkFault::kOperationTooLate:
-      break;
+  if (report.fault == ApkFault::kNone) {
+    return make_error(ErrorCode::kDeadlineExceeded, "{}: the kernel reports nothing", what);
   }
-  return make_error(ErrorCode::kDeadlineExceeded, "{}: {} slot {} epoch {} not done after {} ms",
-                    what, apk::phase_name(report.phase), report.slot, report.epoch,
-                    report.waited_ns / 1'000'000);
+  return make_error(ErrorCode::kInvalidArgument, "{}: {} slot {} epoch {}: {}", what,
+                    apk::phase_name(report.phase), report.slot, report.epoch,
+                    apk::operation_fault_name(static_cast<apk::OperationFault>(report.detail)));
 }
 
 Result<void> ApkKernel::wait_done(apk::Phase phase, uint32_t slot, uint32_t epoch,

@@ -9,8 +9,4 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-__device__ __forceinline__ void fence_acquire_release_device() {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
 }  // namespace expertplex::ptx

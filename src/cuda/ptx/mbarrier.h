@@ -29,20 +29,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_
                : "memory");
 }
 
-// Arrives at the same barrier of another CTA of the cluster. No .release.cluster: on every consumed
-// stage it costs a memory barrier (683 against 956 TFLOP/s, notes/co-residency.md 5.1), and a stage
-// that wgmma has read needs none.
-__device__ __forceinline__ void mbarrier_arrive_remote(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-
 // True once the phase of `parity` has completed; suspends for a system-defined while before it says
 // false. Acquires (CTA scope) what arrivals released and what bulk copies wrote.
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {

@@ -26,19 +26,4 @@ __device__ __forceinline__ void tma_load_2d(uint32_t destination, const CUtensor
       : "memory");
 }
 
-// Writes the box to the same offset in every CTA of `cta_mask` and completes on each one's barrier.
-__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const CUtensorMap* map,
-                                                      int32_t x, int32_t y, uint32_t barrier,
-                                                      uint16_t cta_mask, CacheHint hint) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(destination),
-      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(cta_mask), "l"(static_cast<uint64_t>(hint))
-      : "memory");
-}
-
-__device__ __forceinline__ void tma_prefetch_descriptor(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 }  // namespace expertplex::ptx
