@@ -197,6 +197,8 @@ class ApkSource {
       }
       if (!found) __nanosleep(kIdleNanoseconds);
     }
+    // A producer that a pause holds back in mid-tile would never come to the end of its work.
+    shared->pause = static_cast<uint32_t>(apk::PausePolicy::kNever);
     main_queue.wait_for_room();
     main_queue.push_end();
     resident_queue.wait_for_room();
