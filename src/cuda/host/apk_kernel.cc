@@ -98,7 +98,11 @@ Result<std::unique_ptr<ApkKernel>> ApkKernel::start(const ApkSetup& setup) {
 
 ApkKernel::~ApkKernel() {
   constexpr Nanoseconds kLimit = 2'000'000'000;
-  if (running_) (void)leave(2, kLimit);
+  if (running_) {
+    const Result<void> left = leave(2, kLimit);
+    // Freeing its memory would wait for it for ever.
+    EXPERTPLEX_CHECK(!running_, "adaptive persistent kernel: {}", left.error().message);
+  }
   if (kernel_stream_ != nullptr) cudaStreamDestroy(kernel_stream_);
   if (copy_stream_ != nullptr) cudaStreamDestroy(copy_stream_);
 }
