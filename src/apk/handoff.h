@@ -14,8 +14,7 @@
 //
 // Words (32-bit sequence numbers, cluster scope):
 //   HandoffSlot::full   writer: the leader, release: message number + 1 lies in the slot. Reader:
-//   the
-//                       roles of that member, acquire. Becomes visible: the message.
+//                       the roles of that member, acquire. Becomes visible: the message.
 //   taken[reader]       writer: that reader, release: how many messages it has taken. Reader: the
 //                       leader, acquire, before it overwrites a slot. Becomes visible: that the
 //                       reader has read what lay in the slot.

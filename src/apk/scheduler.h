@@ -1,15 +1,14 @@
 // TileScheduler: what a pipeline asks "next?". The GEMM loop never learns how phases share
 // clusters.
 //
-//   cluster side (a pipeline's leader)                     agent side (deciding_agent.h)
-//   ----------------------------------                     -----------------------------
-//   Claim claim = scheduler.next(pipeline);                if (auto agent =
-//   scheduler.try_become_agent()) { if (claim.status == ClaimStatus::kTile) { agent.submit(phase,
-//   slot, request);
-//     compute(claim.tile);                                   agent.decide(policy);
-//     if (scheduler.commit(claim.tile)) {                  }
-//       publish the done word, and before it
+//   cluster side (a pipeline's leader)        agent side (deciding_agent.h)
+//   ----------------------------------        -----------------------------
+//   Claim claim = scheduler.next(pipeline);   if (auto agent = scheduler.try_become_agent()) {
+//   if (claim.status == ClaimStatus::kTile) {   agent.submit(phase, slot, request);
+//     compute(claim.tile);                      agent.decide(policy);
+//     if (scheduler.commit(claim.tile)) {     }
 //       scheduler.retire(claim.tile);
+//       publish the done word
 //     }
 //   }
 //

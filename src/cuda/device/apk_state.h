@@ -1,20 +1,19 @@
 // What host, senders and the adaptive persistent kernel share in memory.
 //
-// Words, all of the form {epoch:32, value:32} (DESIGN, contract 3), each on a line of its own:
+// Words, of the form {epoch:32, value:32} but for the last, each on a line of its own:
 //   ready_word   one per (phase, slot), device memory. Writer: whoever sends the operation (the
-//   host
-//                over a mapped pointer or a copy, another stream, a peer GPU), release, system
-//                scope, after request and rows are written. Reader: the deciding agent, relaxed
+//                host by a copy, another stream, a peer GPU), release, system scope, after
+//                request and rows are written. Reader: the deciding agent, relaxed
 //                while it polls, acquire once before it reads the request. Becomes visible: the
 //                slot's request and, through the claims that follow, the rows.
 //   done_word    one per (phase, slot), device memory (or host memory, in tests). Writer: the math
-//   thread whose commit
-//                finished the operation, release, system scope. Reader: the sender, acquire.
+//                thread whose commit finished the operation, or the agent for an operation without
+//                rows, release, system scope. Reader: the sender, acquire.
 //                Becomes visible: the operation's output; from then on the slot may be sent to
 //                again.
-//   stop_word    device memory. Writer: the host, by a copy; reader: the agent, relaxed. 1: leave
-//   when
-//                nothing is in flight; 2: leave now. Orders nothing. Not in host memory: the
+//   stop_word    device memory, 32 bits. Writer: the host, by a copy; reader: the agent, relaxed.
+//                1: leave when nothing is in flight; 2: claim nothing more and leave when tiles
+//                under way are finished. Orders nothing. Not in host memory: the
 //                agent's every look at it would cross PCIe.
 #pragma once
 
@@ -30,7 +29,7 @@ struct alignas(128) ApkWord {
   uint64_t value = 0;
 };
 
-// What a sender writes before its ready word. The counts lie in `rows`.
+// What a sender writes before its ready word. The counts lie in rows_per_expert.
 struct ApkRequest {
   uint32_t layer = 0;
   uint32_t participant_mask = 0;

@@ -1,6 +1,5 @@
 // The shape of one compiled GEMM kernel: tiles, ring depths, registers. Plain numbers: the kernel
-// is instantiated on one as a template argument, the host enumerates and scores the compiled ones
-// (kernels/gemm_launch.h).
+// is instantiated on one as a template argument; kernels/gemm_launch.h lists the compiled ones.
 //
 // A CTA has four warpgroups: one of producers and the scheduler warp, two of math for the *main*
 // pipeline, one of math for the *resident* decode pipeline (absent where resident.stages == 0).

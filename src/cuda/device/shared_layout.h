@@ -2,16 +2,14 @@
 //
 // Words between warps, all mbarriers of CTA scope (a completed phase releases what was written
 // before the arrivals to who waits for it):
-//   *_full[s]    arrivals: the producer (1) and its bulk copies' bytes. Waiters: math warps. Stage
-//   s
-//                and its stamp may be read.
+//   *_full[s]    arrivals: the producer (1) and its bulk copies' bytes. Waiters: math warps.
+//                Stage s and its stamp may be read.
 //   *_empty[s]   arrivals: every math warp of the pipeline. Waiter: the producer. Stage s may be
 //                loaded again; wgmma has finished reading it.
-//   work_full[q] arrivals: the scheduler warp (1). Waiters: producer and math warps: work[q] is
-//                written.
-//   work_empty[q] arrivals: the producer (1) and every math warp. Waiter: the scheduler warp:
-//   nobody
-//                needs work[q] any more.
+//   *_work_full[q]   arrivals: the scheduler warp (1). Waiters: producer and math warps. work[q]
+//                is written.
+//   *_work_empty[q]  arrivals: the producer (1) and every math warp. Waiter: the scheduler warp.
+//                Nobody needs work[q] any more.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +68,8 @@ struct SharedLayout {
   uint64_t resident_work_full[kWorkSlots], resident_work_empty[kWorkSlots];
   // apk::PausePolicy. Writer: the scheduler warp; reader: the main producer. Orders nothing.
   uint32_t pause;
-  // 1: leave every wait. Writer: any role; readers: all. Orders nothing.
+  // Not 0: leave every wait. Readers: all roles. Writer: none yet, it is for a role whose wait
+  // reaches a limit; an abort by the host lets tiles under way finish. Orders nothing.
   uint32_t abort;
 };
 
