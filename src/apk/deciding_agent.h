@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "apk/announcement.h"
 #include "apk/policy.h"
 #include "apk/preempt_word.h"
 #include "apk/scheduler_storage.h"
@@ -57,39 +58,59 @@ class AgentRole {
     Mem::store(&shared()->agent_word, uint32_t{0}, Release{}, DeviceScope{});
   }
 
+  // Tells all clusters below `clusters` of a decode operation that is ready, before submit; that one
+  // is to be told the result, for how many it was announced: 0 where it cannot be (its template does
+  // not want it, its slot is busy, or another operation of its pipelines is in flight).
+  EXPERTPLEX_HOST_DEVICE uint32_t announce(uint32_t slot_index, uint32_t epoch, uint32_t layer,
+                                           uint32_t clusters) {
+    const SlotView slot = layout_.slot(base_, Phase::kDecode, slot_index);
+    if (!slot.shape->announced || is_busy(Phase::kDecode, slot_index)) return 0;
+    refresh_window(Phase::kDecode);
+    const AgentPrivate& agent = shared()->agent;
+    const PipelineRole role = slot.shape->pipeline;
+    if (Mem::read(&agent.waiting_count[1]) > 0 ||
+        window_has_entry_for(Mem::read(&agent.ready_window[1]), role)) {
+      return 0;
+    }
+    // From here on it is in flight: it may finish before it is submitted.
+    Mem::write(&shared()->agent.submitted[1][slot_index], epoch);
+    Mem::store(&shared()->announced[static_cast<uint32_t>(role)],
+               pack_announcement({epoch, layer, slot_index, clusters}), Relaxed{}, DeviceScope{});
+    return clusters;
+  }
+
   // Makes a ready operation visible. The caller has acquired the ready words of all its senders.
   EXPERTPLEX_HOST_DEVICE SubmitResult submit(Phase phase, uint32_t slot_index,
-                                             const OperationRequest& request) {
+                                             const OperationRequest& request,
+                                             uint32_t announced = 0) {
     const uint32_t p = phase_index(phase);
     if (p >= kPhaseCount || slot_index >= limits_.slots[p])
       return fail(OperationFault::kNoSuchSlot);
     const SlotView slot = layout_.slot(base_, phase, slot_index);
-    const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
-    if (static_cast<uint32_t>(state) != 0) return SubmitResult::kBusy;
-    if (request.epoch == 0 || request.epoch == static_cast<uint32_t>(state >> 32)) {
-      return fail(OperationFault::kBadEpoch);
+    uint32_t* submitted = &shared()->agent.submitted[p][slot_index];
+    if (announced == 0) {
+      if (is_busy(phase, slot_index)) return SubmitResult::kBusy;
+      if (request.epoch == 0 || request.epoch == Mem::read(submitted)) {
+        return fail(OperationFault::kBadEpoch);
+      }
     }
     if (slot.shape->experts == 0) return fail(OperationFault::kNoSuchSlot);  // no template
     fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.experts,
                                         slot.block_expert);
     if (fault_ != OperationFault::kNone) return SubmitResult::kFault;
+    if (announced == 0) {
+      refresh_window(phase);  // its finished predecessor may still stand there
+      Mem::write(submitted, request.epoch);
+    }
     if (Mem::read(slot.fields).tiles() == 0) {
-      Mem::store(&slot.words->state, pack_epoch_value(request.epoch, 0), Relaxed{}, DeviceScope{});
+      Mem::store(&slot.words->finished, request.epoch, Relaxed{}, DeviceScope{});
       return SubmitResult::kEmpty;
     }
     Mem::count(&shared()->submitted[p], 1);
-    refresh_window(phase);  // its finished predecessor may still stand there
-    publish_operation<Mem>(slot);
+    publish_operation<Mem>(slot, announced);
     push_waiting(p, pack_window_entry(slot_index, slot.shape->pipeline));
     refresh_window(phase);
     return SubmitResult::kSubmitted;
-  }
-
-  // Epoch of the slot's latest operation, empty ones included; 0: it has had none.
-  EXPERTPLEX_HOST_DEVICE uint32_t last_epoch(Phase phase, uint32_t slot) const {
-    const SlotView view = layout_.slot(base_, phase, slot);
-    const uint64_t state = Mem::load(&view.words->state, Relaxed{}, DeviceScope{});
-    return static_cast<uint32_t>(state >> 32);
   }
 
   // Why the last submit was refused.
@@ -99,7 +120,7 @@ class AgentRole {
   EXPERTPLEX_HOST_DEVICE bool decide(const SharingPolicy& policy) {
     const PhaseLook prefill = look_at(Phase::kPrefill);
     const PhaseLook decode = look_at(Phase::kDecode);
-    const SharingPlan plan = make_plan(policy, prefill, decode);
+    const SharingPlan plan = make_plan(policy, prefill, decode, aborted());
     if (!plan_changed(plan)) return false;
     for (uint32_t c = 0; c < limits_.clusters; ++c) write_decision(plan, c);
     Mem::count(&shared()->decisions, 1);
@@ -135,19 +156,23 @@ class AgentRole {
     return result;
   }
 
+  EXPERTPLEX_HOST_DEVICE bool aborted() const {
+    return Mem::load(&shared()->abort_word, Relaxed{}, SystemScope{}) != 0;
+  }
+
   EXPERTPLEX_HOST_DEVICE SharingPlan make_plan(const SharingPolicy& policy,
-                                               const PhaseLook& prefill, const PhaseLook& decode) {
+                                               const PhaseLook& prefill, const PhaseLook& decode,
+                                               bool abort) const {
     Decision d;
     d.preempt = policy.preemption_enabled;
-    d.abort = Mem::load(&shared()->abort_word, Relaxed{}, SystemScope{}) != 0;
+    d.abort = abort;
     d.resident = decode.resident;
-    // A pause only costs where there is nothing to be paused for.
-    d.pause = decode.resident ? policy.pause : PausePolicy::kNever;
+    d.park = policy.mode == SwitchMode::kParking;
+    d.pause = policy.pause;
     d.lend = policy.lend_while_waiting || !(prefill.main && decode.main);
     SharingPlan plan;
     plan.prefill_side = d;
     d.main_phase = Phase::kDecode;
-    d.park = policy.mode == SwitchMode::kParking;
     plan.decode_side = d;
     if (!decode.main) return plan;
     plan.decode_clusters =
@@ -182,6 +207,12 @@ class AgentRole {
  private:
   EXPERTPLEX_HOST_DEVICE SharedState* shared() const { return layout_.shared(base_); }
 
+  EXPERTPLEX_HOST_DEVICE bool is_busy(Phase phase, uint32_t slot) const {
+    const uint32_t finished =
+        Mem::load(&layout_.slot(base_, phase, slot).words->finished, Acquire{}, DeviceScope{});
+    return finished != Mem::read(&shared()->agent.submitted[phase_index(phase)][slot]);
+  }
+
   EXPERTPLEX_HOST_DEVICE SubmitResult fail(OperationFault fault) {
     fault_ = fault;
     return SubmitResult::kFault;
@@ -202,9 +233,7 @@ class AgentRole {
     uint64_t after = 0;
     uint32_t length = 0;
     for (uint64_t rest = before; rest != 0; rest >>= 8) {
-      const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));
-      const uint64_t state = Mem::load(&slot.words->state, Acquire{}, DeviceScope{});
-      if (static_cast<uint32_t>(state) != 0) after |= (rest & 0xFF) << (8 * length++);
+      if (is_busy(phase, window_entry_slot(rest))) after |= (rest & 0xFF) << (8 * length++);
     }
     const uint32_t waiting = Mem::read(&agent->waiting_count[p]);
     uint32_t taken = 0;

@@ -56,7 +56,7 @@ class HandoffSender {
       if (sent_ - Mem::load(&taken_[r], Acquire{}, ClusterScope{}) >= kDepth) return false;
     }
     TileDescriptor message = claim.tile;
-    message.reserved = static_cast<uint32_t>(claim.status);
+    message.status = static_cast<uint16_t>(claim.status);
     for (uint32_t m = 0; m < members_; ++m) {
       HandoffSlot* slot = &rings_[m]->slots[sent_ % kDepth];
       Mem::write(&slot->message, message);
@@ -89,8 +89,8 @@ class HandoffReceiver {
     HandoffSlot* slot = &ring_->slots[received_ % kDepth];
     if (Mem::load(&slot->full, Acquire{}, ClusterScope{}) != received_ + 1) return false;
     claim->tile = Mem::read(&slot->message);
-    claim->status = static_cast<ClaimStatus>(claim->tile.reserved);
-    claim->tile.reserved = 0;
+    claim->status = static_cast<ClaimStatus>(claim->tile.status);
+    claim->tile.status = 0;
     ++received_;
     Mem::store(taken_, received_, Release{}, ClusterScope{});
     return true;

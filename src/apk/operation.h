@@ -44,6 +44,8 @@ struct OperationTemplate {
   // Commits that make a tile complete: the members of a cluster that each write, and commit, a part
   // of it (no barrier over the cluster at the end of a tile).
   uint32_t commits_per_tile = 1;
+  // The agent hands every cluster the first tile together with the operation (announcement.h).
+  bool announced = false;
   uint32_t max_row_blocks = 0;  // capacity: sum over experts of ceil(m_e / M_t), at most 65535
   uint32_t max_tokens = 0;      // capacity of the reduction
 
@@ -65,6 +67,7 @@ enum class OperationFault : uint8_t {
   kTooManyTokens,     // more than max_tokens
   kTooManyTiles,      // a claim word cannot count them
   kDecodeReduces,     // the reduction is prefill's
+  kAnnouncedChain,    // announced, with tiles that depend on others, or not decode
   kBadEpoch,          // 0, or that of the slot's operation before
   kNoSuchSlot,        // slot or phase out of range
 };
@@ -87,6 +90,8 @@ constexpr const char* operation_fault_name(OperationFault fault) {
       return "more tiles than a claim word counts";
     case OperationFault::kDecodeReduces:
       return "a decode operation has no reduction";
+    case OperationFault::kAnnouncedChain:
+      return "announced, but not a decode operation that ends after GateUp";
     case OperationFault::kBadEpoch:
       return "epoch is 0 or was the slot's last one";
     case OperationFault::kNoSuchSlot:
@@ -109,11 +114,16 @@ EXPERTPLEX_HOST_DEVICE constexpr OperationFault check_template(const OperationTe
   }
   if (has_down && t.gate_up.rows != t.down.rows) return OperationFault::kRowsDiffer;
   if (t.phase == Phase::kDecode && t.reduce_tokens > 0) return OperationFault::kDecodeReduces;
+  // The committer of an announced tile would open a claim before the agent has published what the
+  // claimer reads (the explorer found it).
+  if (t.announced && (t.phase != Phase::kDecode || has_down))
+    return OperationFault::kAnnouncedChain;
   if (t.experts > UINT16_MAX) return OperationFault::kTooManyExperts;
   if (t.max_row_blocks > UINT16_MAX) return OperationFault::kTooManyRowBlocks;
   const uint64_t columns =
       t.gate_up_columns() > t.down_columns() ? t.gate_up_columns() : t.down_columns();
-  if (t.max_row_blocks * columns >= kMaxTilesPerOperation / t.commits_per_tile)
+  if (columns > UINT16_MAX ||
+      t.max_row_blocks * columns >= kMaxTilesPerOperation / t.commits_per_tile)
     return OperationFault::kTooManyTiles;
   return OperationFault::kNone;
 }

@@ -45,10 +45,10 @@ struct alignas(64) OperationWords {
   // everybody else is through.
   alignas(64) uint32_t down_committed = 0;
   uint32_t reduce_committed = 0;
-  // {epoch, 1 in flight | 0 free}. Set by the agent at publish, relaxed (only the agent cares);
-  // cleared by the finisher in retire, release; read by the agent, acquire: every read of the
-  // fields has happened before they are written again.
-  uint64_t state = 0;
+  // Epoch of the latest operation that finished. Writer: the finisher in retire, release (the agent
+  // for an operation without tiles); reader: the agent, acquire: every read of the fields has
+  // happened before they are written again.
+  uint32_t finished = 0;
 };
 
 // Where one slot lies: pointers into the scheduler's storage.
@@ -146,12 +146,12 @@ EXPERTPLEX_HOST_DEVICE bool commit_one(uint32_t* counter, uint32_t total) {
 
 }  // namespace detail
 
-// Agent: makes the instantiated operation claimable. REQUIRES: it has tiles; the slot is free.
+// Agent: makes the instantiated operation claimable, all but the `announced` first GateUp tiles
+// (announcement.h). REQUIRES: it has tiles; the slot is free.
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot) {
+EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot, uint32_t announced) {
   const OperationFields f = Mem::read(slot.fields);
   OperationWords& words = *slot.words;
-  Mem::store(&words.state, pack_epoch_value(f.epoch, 1), Relaxed{}, DeviceScope{});
   const uint32_t cursor = f.down_tiles > 0 ? 0 : f.row_blocks;
   Mem::store(&words.down_progress, detail::pack_down_progress({f.epoch, f.row_blocks, cursor}),
              Relaxed{}, DeviceScope{});
@@ -159,7 +159,8 @@ EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot) {
     Mem::store(&words.reduce_claim, pack_claim_word(f.epoch, 0), Relaxed{}, DeviceScope{});
   }
   if (f.gate_up_tiles > 0) {
-    detail::open_claim<Mem>(&words.gate_up_claim, f.epoch, f.gate_up_tiles);
+    detail::open_claim<Mem>(&words.gate_up_claim, f.epoch,
+                            f.gate_up_tiles - detail::min_u32(announced, f.gate_up_tiles));
   } else {
     detail::open_claim<Mem>(&words.reduce_claim, f.epoch, f.reduce_tiles);
   }
@@ -191,34 +192,40 @@ EXPERTPLEX_HOST_DEVICE bool claim_tile(const SlotView& slot, TileDescriptor* til
 template <typename Mem>
 EXPERTPLEX_HOST_DEVICE bool commit_tile(const SlotView& slot, const TileDescriptor& tile) {
   OperationWords& words = *slot.words;
-  const OperationFields f = Mem::read(slot.fields);
-  const uint32_t parts = slot.shape->commits_per_tile;
+  const OperationTemplate& shape = *slot.shape;
+  // The fields are not read where tile and template say it all: who runs an announced tile has
+  // acquired nothing from the agent.
+  const uint32_t parts = shape.commits_per_tile;
+  const uint32_t gate_up = shape.gate_up_columns() * parts, down = shape.down_columns();
   switch (tile.kind) {
     case TileKind::kGateUp:
-      if (f.down_tiles == 0) {
-        return detail::commit_one<Mem>(&words.down_committed, f.gate_up_tiles * parts);
+      if (down == 0) {
+        return detail::commit_one<Mem>(&words.down_committed, tile.row_blocks * gate_up);
       }
-      if (detail::commit_one<Mem>(&slot.gate_up_committed[tile.row_block],
-                                  slot.shape->gate_up_columns() * parts)) {
-        detail::open_claim<Mem>(&slot.down_claim[tile.row_block], f.epoch,
-                                slot.shape->down_columns());
+      if (detail::commit_one<Mem>(&slot.gate_up_committed[tile.row_block], gate_up)) {
+        detail::open_claim<Mem>(&slot.down_claim[tile.row_block], tile.epoch, down);
       }
       return false;
-    case TileKind::kDown:
-      if (!detail::commit_one<Mem>(&words.down_committed, f.down_tiles * parts)) return false;
-      if (f.reduce_tiles == 0) return true;
-      detail::open_claim<Mem>(&words.reduce_claim, f.epoch, f.reduce_tiles);
+    case TileKind::kDown: {
+      const uint32_t all = tile.row_blocks * down * parts;
+      if (!detail::commit_one<Mem>(&words.down_committed, all)) return false;
+      if (shape.reduce_tokens == 0) return true;
+      const uint32_t tiles = Mem::read(slot.fields).reduce_tiles;
+      if (tiles == 0) return true;
+      detail::open_claim<Mem>(&words.reduce_claim, tile.epoch, tiles);
       return false;
+    }
     case TileKind::kReduce:
       break;
   }
-  return detail::commit_one<Mem>(&words.reduce_committed, f.reduce_tiles * parts);
+  return detail::commit_one<Mem>(&words.reduce_committed,
+                                 Mem::read(slot.fields).reduce_tiles * parts);
 }
 
 // Finisher only, once, after its last read of the fields.
-template <typename Mem>
-EXPERTPLEX_HOST_DEVICE void retire_operation(const SlotView& slot, uint32_t epoch) {
-  Mem::store(&slot.words->state, pack_epoch_value(epoch, 0), Release{}, DeviceScope{});
+template <typename Mem, typename O>
+EXPERTPLEX_HOST_DEVICE void retire_operation(const SlotView& slot, uint32_t epoch, O order) {
+  Mem::store(&slot.words->finished, epoch, order, DeviceScope{});
 }
 
 // Whether the operation in the slot may have tiles that nobody has claimed (claimable now or not),

@@ -19,9 +19,10 @@ struct Decision {
   Phase main_phase = Phase::kPrefill;  // whose tiles the main pipeline takes first
   bool lend = true;       // the main pipeline may take the other phase's tiles when it finds none
   bool resident = false;  // the resident pipeline may claim decode tiles
-  bool park = false;    // main_phase is decode: a running prefill tile is parked at a k-block check
-  bool preempt = true;  // SharingPolicy::preemption_enabled
-  bool abort = false;   // leave
+  bool park = false;      // a running prefill tile is parked at a k-block check when decode comes
+  bool preempt = true;    // SharingPolicy::preemption_enabled
+  bool abort = false;     // leave
+  // Of prefill loads while this cluster's resident pipeline has tiles: without, it would only cost.
   PausePolicy pause = PausePolicy::kNever;
 };
 

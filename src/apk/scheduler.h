@@ -50,8 +50,9 @@ struct Claim {
 struct PipelineState {
   uint32_t cluster = 0;
   PipelineRole role = PipelineRole::kMain;
-  bool parked = false;   // parked_tile waits to be resumed
-  bool started = false;  // last_tile says where the last tile came from
+  bool parked = false;     // parked_tile waits to be resumed
+  bool started = false;    // last_tile says where the last tile came from
+  uint64_t announced = 0;  // the latest announcement that was looked at
   struct {
     Phase phase = Phase::kPrefill;
     uint8_t slot = 0;
@@ -78,22 +79,57 @@ class TileScheduler {
 
   // At a tile boundary: what this pipeline does next.
   EXPERTPLEX_HOST_DEVICE Claim next(PipelineState& pipeline) {
-    const Decision decision = read_decision(pipeline.cluster);
+    return next(pipeline, read_decision(pipeline.cluster), {});
+  }
+
+  // The same for a leader that has just read its decision, and may be short of room for tiles of
+  // one phase.
+  struct Room {
+    bool prefill = true, decode = true;
+    EXPERTPLEX_HOST_DEVICE constexpr bool has(Phase phase) const {
+      return phase == Phase::kPrefill ? prefill : decode;
+    }
+  };
+  EXPERTPLEX_HOST_DEVICE Claim next(PipelineState& pipeline, const Decision& decision,
+                                    const Room& room) {
     if (decision.abort) return {ClaimStatus::kAbort, {}};
     if (pipeline.role == PipelineRole::kResident) {
       return decision.resident ? take(pipeline, Phase::kDecode, false) : Claim{};
     }
     if (pipeline.parked) return next_while_parked(pipeline, decision);
     if (!decision.preempt && pipeline.started) {
+      if (!room.has(pipeline.last_tile.phase)) return {};
       const SlotView slot = layout_.slot(base_, pipeline.last_tile.phase, pipeline.last_tile.slot);
       Claim claim;
       if (claim_tile<Mem>(slot, &claim.tile)) return taken(pipeline, claim);
       const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(slot);
       if (unclaimed.any && unclaimed.epoch == pipeline.last_tile.epoch) return {};
     }
-    const Claim own = take(pipeline, decision.main_phase, false);
-    if (own.status == ClaimStatus::kTile || !decision.lend) return own;
-    return take(pipeline, other_phase(decision.main_phase), true);
+    if (room.has(decision.main_phase)) {
+      const Claim own = take(pipeline, decision.main_phase, false);
+      if (own.status == ClaimStatus::kTile) return own;
+    }
+    const Phase other = other_phase(decision.main_phase);
+    return decision.lend && room.has(other) ? take(pipeline, other, true) : Claim{};
+  }
+
+  // Whether `word`, as just read from SharedState::announced of the pipeline's role, is news to it;
+  // it then says what. The leader takes tile `pipeline.cluster` if there is one: makes it from the
+  // counts of the operation's senders, acquires their ready words, and reports it with
+  // note_announced. REQUIRES: what is news is looked at before the next claim.
+  EXPERTPLEX_HOST_DEVICE bool read_announcement(PipelineState& pipeline, uint64_t word,
+                                                Announcement* announcement) const {
+    if (word == pipeline.announced) return false;
+    pipeline.announced = word;
+    *announcement = unpack_announcement(word);
+    return pipeline.cluster < announcement->clusters;
+  }
+  EXPERTPLEX_HOST_DEVICE uint64_t load_announcement(PipelineRole role) const {
+    return Mem::load(&layout_.shared(base_)->announced[static_cast<uint32_t>(role)], Relaxed{},
+                     DeviceScope{});
+  }
+  EXPERTPLEX_HOST_DEVICE Claim note_announced(PipelineState& pipeline, const TileDescriptor& tile) {
+    return taken(pipeline, {ClaimStatus::kTile, tile});
   }
 
   // At a k-block check inside `running`: kTile says that the pipeline parks `running` and runs this
@@ -113,7 +149,8 @@ class TileScheduler {
     return claim;
   }
 
-  // Before a k-block's load, by a prefill producer.
+  // Before a k-block's load, by a prefill producer: what to do while the cluster's resident pipeline
+  // has tiles.
   EXPERTPLEX_HOST_DEVICE PausePolicy pause(uint32_t cluster) const {
     return read_decision(cluster).pause;
   }
@@ -127,9 +164,11 @@ class TileScheduler {
 
   // Frees the slot of a finished operation. Before the done word: afterwards the sender may send
   // into the slot again, and the agent would find it busy.
-  EXPERTPLEX_HOST_DEVICE void retire(const TileDescriptor& tile) {
+  // `order` is relaxed only for a caller that has just made a release fence of its own.
+  template <typename O = Release>
+  EXPERTPLEX_HOST_DEVICE void retire(const TileDescriptor& tile, O order = {}) {
+    retire_operation<Mem>(layout_.slot(base_, tile.phase, tile.slot), tile.epoch, order);
     Mem::count(&layout_.shared(base_)->retired[phase_index(tile.phase)], 1);
-    retire_operation<Mem>(layout_.slot(base_, tile.phase, tile.slot), tile.epoch);
   }
 
   // The fields of the operation that a claimed, not yet committed tile belongs to (or, for the one

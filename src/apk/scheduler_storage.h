@@ -15,7 +15,7 @@
 namespace expertplex::apk {
 
 constexpr uint32_t kMaxSlotsPerPhase = 64;
-constexpr uint32_t kMaxClusters = 1024;
+constexpr uint32_t kMaxClusters = 1023;  // announcement.h counts them in 10 bits
 // Operations of one phase that claimers see at once, in FIFO order; further ones wait.
 constexpr uint32_t kReadyWindow = 8;
 constexpr size_t kStorageAlignment = 128;
@@ -77,9 +77,10 @@ EXPERTPLEX_HOST_DEVICE constexpr bool window_has_entry_for(uint64_t window, Pipe
 struct AgentPrivate {
   uint8_t waiting[kPhaseCount][kMaxSlotsPerPhase] = {};  // entries behind the ready window, FIFO
   uint32_t waiting_count[kPhaseCount] = {};
-  uint64_t ready_window[kPhaseCount] = {};  // what was last published
-  uint64_t written_plan[2] = {};            // what the preempt words now say
-  uint32_t plan_written = 0;                // 0 before the first decision
+  uint64_t ready_window[kPhaseCount] = {};                  // what was last published
+  uint32_t submitted[kPhaseCount][kMaxSlotsPerPhase] = {};  // epoch of the slot's latest operation
+  uint64_t written_plan[2] = {};                            // what the preempt words now say
+  uint32_t plan_written = 0;                                // 0 before the first decision
 };
 
 struct alignas(128) SharedState {
@@ -93,8 +94,12 @@ struct alignas(128) SharedState {
   // Up to 8 slots in flight per phase, oldest in the low byte, each a window entry; 0 ends the
   // list. Writer: the agent, release, device scope; reader: pipeline leaders, acquire. What becomes
   // visible: the claim words of these operations, open.
-  alignas(64) uint64_t ready_window[kPhaseCount] = {};
-  alignas(64) AgentPrivate agent;
+  alignas(128) uint64_t ready_window[kPhaseCount] = {};
+  // Announcement (announcement.h), by PipelineRole. Writer: the agent, relaxed, device scope;
+  // reader: pipeline leaders, relaxed. Orders nothing: who takes a tile by it acquires the
+  // operation's ready word itself.
+  uint64_t announced[2] = {};
+  alignas(128) AgentPrivate agent;
   // Statistics, relaxed.
   uint64_t submitted[kPhaseCount] = {};
   uint64_t retired[kPhaseCount] = {};

@@ -42,15 +42,16 @@ struct TileDescriptor {
       0;  // dense index of (expert, row tile) within the operation; Reduce: tile index
   uint32_t first_row = 0;    // within the expert's rows; Reduce: first token
   uint32_t row_count = 0;    // 1..rows of the tile shape
-  uint32_t column_tile = 0;  // of the intermediate (GateUp) or hidden (Down) columns; 0 for Reduce
-  uint32_t reserved = 0;
+  uint16_t column_tile = 0;  // of the intermediate (GateUp) or hidden (Down) columns; 0 for Reduce
+  uint16_t status = 0;       // handoff.h
+  uint32_t row_blocks = 0;   // of the operation: a commit need not read its fields
 
   friend EXPERTPLEX_HOST_DEVICE constexpr bool operator==(const TileDescriptor& a,
                                                           const TileDescriptor& b) {
     return a.epoch == b.epoch && a.phase == b.phase && a.kind == b.kind && a.slot == b.slot &&
            a.borrowed == b.borrowed && a.layer == b.layer && a.expert == b.expert &&
            a.row_block == b.row_block && a.first_row == b.first_row && a.row_count == b.row_count &&
-           a.column_tile == b.column_tile;
+           a.column_tile == b.column_tile && a.row_blocks == b.row_blocks;
   }
 };
 static_assert(sizeof(TileDescriptor) == 32);

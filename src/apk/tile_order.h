@@ -84,10 +84,30 @@ EXPERTPLEX_HOST_DEVICE constexpr TileDescriptor tile_of(const OperationTemplate&
   tile.kind = kind;
   tile.slot = shape.slot;
   tile.layer = static_cast<uint16_t>(fields.layer);
+  tile.row_blocks = fields.row_blocks;
   return tile;
 }
 
 }  // namespace detail
+
+// Puts tile `index` of GateUp into `tile`, given the expert that it belongs to: the tiles of an
+// expert are those from rows.first_block * columns on.
+EXPERTPLEX_HOST_DEVICE constexpr void place_in_expert(const OperationTemplate& shape,
+                                                      uint32_t expert, const ExpertRows& rows,
+                                                      uint32_t index, TileDescriptor* tile) {
+  const uint32_t columns = shape.gate_up_columns();
+  const uint32_t row_tiles = ceil_div(rows.rows, shape.gate_up.rows);
+  const uint32_t local = index - rows.first_block * columns;
+  const uint32_t group_first = local / columns / shape.row_group * shape.row_group;
+  const uint32_t in_group = local - group_first * columns;
+  const uint32_t group_rows = detail::min_u32(shape.row_group, row_tiles - group_first);
+  const uint32_t row_tile = group_first + in_group % group_rows;
+  tile->expert = static_cast<uint16_t>(expert);
+  tile->row_block = rows.first_block + row_tile;
+  tile->first_row = row_tile * shape.gate_up.rows;
+  tile->row_count = detail::min_u32(shape.gate_up.rows, rows.rows - tile->first_row);
+  tile->column_tile = static_cast<uint16_t>(in_group / group_rows);
+}
 
 // REQUIRES: index < fields.gate_up_tiles.
 template <typename Mem>
@@ -98,20 +118,8 @@ EXPERTPLEX_HOST_DEVICE TileDescriptor gate_up_tile(const OperationView& op,
   // The tiles of an expert start at first_block * columns, so index / columns is a row block of the
   // right expert, whatever the order inside it.
   const uint32_t expert = Mem::read(&op.block_expert[index / columns]);
-  const ExpertRows rows = Mem::read(&op.experts[expert]);
-  const uint32_t row_tiles = ceil_div(rows.rows, shape.gate_up.rows);
-  const uint32_t local = index - rows.first_block * columns;
-  const uint32_t group_first = local / columns / shape.row_group * shape.row_group;
-  const uint32_t in_group = local - group_first * columns;
-  const uint32_t group_rows = detail::min_u32(shape.row_group, row_tiles - group_first);
-  const uint32_t row_tile = group_first + in_group % group_rows;
-
   TileDescriptor tile = detail::tile_of(shape, fields, TileKind::kGateUp);
-  tile.expert = static_cast<uint16_t>(expert);
-  tile.row_block = rows.first_block + row_tile;
-  tile.first_row = row_tile * shape.gate_up.rows;
-  tile.row_count = detail::min_u32(shape.gate_up.rows, rows.rows - tile.first_row);
-  tile.column_tile = in_group / group_rows;
+  place_in_expert(shape, expert, Mem::read(&op.experts[expert]), index, &tile);
   return tile;
 }
 
@@ -129,7 +137,7 @@ EXPERTPLEX_HOST_DEVICE TileDescriptor down_tile(const OperationView& op,
   tile.row_block = row_block;
   tile.first_row = (row_block - rows.first_block) * shape.down.rows;
   tile.row_count = detail::min_u32(shape.down.rows, rows.rows - tile.first_row);
-  tile.column_tile = column_tile;
+  tile.column_tile = static_cast<uint16_t>(column_tile);
   return tile;
 }
 

@@ -63,6 +63,17 @@ TEST_F(BrokenTwin, MembersThatDecideForThemselves) {
   expect_caught<ModelMemory>("members decide", config, "on different tiles|no progress");
 }
 
+TEST_F(BrokenTwin, AnAnnouncedTileWithoutAnAcquire) {
+  SharingConfig config = workers();
+  config.agent_is_role = false;
+  config.prefill_rows = 0;
+  config.policy.mode = SwitchMode::kTwoPipelines;
+  config.decode_pipeline = PipelineRole::kResident;
+  config.announced = true;
+  config.twin = Twin::kNoAcquire;
+  expect_caught<ModelMemory>("announced tile, no acquire", config, "the senders' rows");
+}
+
 TEST_F(BrokenTwin, AClaimOfALoadAndAStore) {
   expect_caught<FaultyMemory<Fault::kSplitClaim>>("claim by load and store", workers(),
                                                   "claimed twice");

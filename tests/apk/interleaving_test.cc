@@ -163,6 +163,24 @@ TEST_F(Interleaving, ParkingGivesWayWithinTheBound) {
   EXPECT_EQ(ahead.most.k_blocks, ahead.bound.k_blocks);
 }
 
+// Every cluster's first tile comes with the announcement; the others are claimed.
+TEST_F(Interleaving, AnnouncedOperations) {
+  SharingConfig config = two_pipelines(2, 1, PausePolicy::kAll);
+  config.announced = true;
+  config.prefill_rows = 0;
+  walk("announced, fewer tiles than clusters", config, true);
+  config.decode_columns = 2;
+  walk("announced, a tile each", config, false);
+  config.decode_columns = 1;
+  config.decode_epochs = 2;
+  walk("announced, two operations", config, false);
+  SharingConfig more = two_pipelines(1, 1, PausePolicy::kAll);
+  more.announced = true;
+  more.prefill_rows = 1;
+  more.decode_columns = 2;
+  walk("announced, beside prefill", more, false);
+}
+
 // Two clusters of two members: too many to walk, so sampled.
 TEST_F(Interleaving, TwoClustersOfTwoSampled) {
   SharingConfig claimers = parking(2, 2, 3);

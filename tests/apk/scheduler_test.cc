@@ -246,8 +246,6 @@ TEST_F(Scheduler, AResidentPipelineRunsDecodeBesidePrefillAndPausesIt) {
   policy_.mode = SwitchMode::kTwoPipelines;
   policy_.pause = PausePolicy::kWindow2;
   submit(Phase::kPrefill, 0, 1, {32, 32});
-  decide();
-  EXPECT_EQ(scheduler().pause(2), PausePolicy::kNever);
   submit(Phase::kDecode, 0, 1, {1, 0});
   decide();
   EXPECT_EQ(scheduler().pause(2), PausePolicy::kWindow2);
@@ -262,7 +260,6 @@ TEST_F(Scheduler, AResidentPipelineRunsDecodeBesidePrefillAndPausesIt) {
     commit(claim.tile);
   }
   decide();
-  EXPECT_EQ(scheduler().pause(2), PausePolicy::kNever);
   EXPECT_EQ(scheduler().next(resident).status, ClaimStatus::kNothing);
 }
 

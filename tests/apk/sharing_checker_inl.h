@@ -58,8 +58,12 @@ bool SharingModel<Mem>::is_settled(const Explorer& explorer, const void* word) c
     }
     if (ghost_.submitted[p] != last) continue;  // its words will be written again
     const SlotView slot = layout.slot(base_, phase, 0);
-    const bool gone = static_cast<uint32_t>(slot.words->state) == 0;
-    if (word == &slot.words->state) return gone;
+    const bool gone = slot.words->finished == last;
+    if (word == &slot.words->finished) return gone;
+    if (word == &shared.announced[0] || word == &shared.announced[1]) {
+      if (p == 1) return true;
+      continue;
+    }
     if (word == &shared.ready_window[p]) return gone && shared.ready_window[p] == 0;
     if (word == &slot.words->down_progress) {
       return config_.down_scan_window >= 2 * operation(phase).rows + 1;  // the cursor stays

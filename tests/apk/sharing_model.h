@@ -29,6 +29,7 @@ enum class Twin {
   kSameEpochAgain,  // a slot's second operation carries the epoch of its first
   kNoDependency,    // Down opens with the first GateUp tile of a row block
   kLateLook,        // the finisher looks at the operation after it has given the slot away
+  kNoAcquire,       // an announced tile is begun without acquiring its sender's ready word
   kNoCredit,        // the leader overwrites a message whether or not it has been taken
 };
 
@@ -47,6 +48,7 @@ struct SharingConfig {
   // Rows per expert (tile height 1, so row blocks) and column tiles; 0 rows: no such operation.
   uint32_t prefill_rows = 2, prefill_columns = 1, prefill_tokens = 0;
   uint32_t decode_rows = 1, decode_columns = 1;
+  bool announced = false;      // decode operations are announced (announcement.h)
   uint32_t decode_epochs = 1;  // decode operations in the same slot, one after the other
   uint32_t down_scan_window = 8;
   uint32_t k_blocks = 1;        // of a prefill tile; a check follows each but the last
@@ -112,6 +114,8 @@ class SharingModel : public Model {
     alignas(8) uint32_t arrived[kMaxModelClusters][2][kMaxModelMembers];
     // By cluster, pipeline, member.
     alignas(8) uint32_t taken[kMaxModelClusters][2][kMaxModelMembers];
+    // A resident pipeline of the cluster is on a tile; it -> the cluster's main pipeline.
+    alignas(8) uint32_t resident_tiles[kMaxModelClusters];
     alignas(8) Ring rings[kMaxModelClusters][2][kMaxModelMembers];
   };
 
@@ -137,11 +141,14 @@ class SharingModel : public Model {
 
   struct Operation {
     uint32_t rows, columns, tokens;
-    uint32_t tiles() const { return rows * columns * 2 + tokens; }
+    bool down = true;
+    uint32_t tiles() const { return rows * columns * (down ? 2 : 1) + tokens; }
   };
   Operation operation(Phase phase) const {
-    if (phase == Phase::kDecode) return {config_.decode_rows, config_.decode_columns, 0};
-    return {config_.prefill_rows, config_.prefill_columns, config_.prefill_tokens};
+    if (phase == Phase::kDecode) {
+      return {config_.decode_rows, config_.decode_columns, 0, !config_.announced};
+    }
+    return {config_.prefill_rows, config_.prefill_columns, config_.prefill_tokens, true};
   }
 
   // A member's place in the program, kept over the calls below.
@@ -164,7 +171,7 @@ class SharingModel : public Model {
   bool asks(const Role& role) const {
     return role.kind == Kind::kClaimer || (role.member < first_told());
   }
-  bool has_sender() const { return config_.decode_epochs > 1; }
+  bool has_sender() const { return config_.decode_epochs > 1 || config_.announced; }
   Explorer& explorer() const { return Explorer::current(); }
   TileScheduler<Mem> scheduler() const { return {limits_, base_}; }
   void require(bool condition, const char* message) {
@@ -188,6 +195,7 @@ class SharingModel : public Model {
     explorer().checkpoint(local_state(place, tag));
   }
   Claim next_claim(Place& place);
+  Claim announced_claim(Place& place);
   void hand_on(Place& place, const Claim& claim);
   Claim verdict(Place& place, const TileDescriptor& running);
   void run_tile(Place& place, const TileDescriptor& tile);
@@ -206,6 +214,7 @@ class SharingModel : public Model {
   SchedulerLimits limits_;
   void* base_ = nullptr;
   Words* words_ = nullptr;
+  int rows_region_ = 0;
   int outputs_[kPhaseCount][kMaxModelTiles][kMaxModelMembers] = {};
   Ghost ghost_;
   PreemptionBound most_;

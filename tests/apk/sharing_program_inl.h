@@ -34,10 +34,12 @@ void SharingModel<Mem>::build(Explorer& explorer) {
     shape.phase = phase;
     shape.pipeline = phase == Phase::kDecode ? config_.decode_pipeline : PipelineRole::kMain;
     shape.experts = std::max(1u, op.rows);  // every row goes to an expert of its own
-    shape.hidden = shape.intermediate = op.columns;
+    shape.hidden = op.down ? op.columns : 0;
+    shape.intermediate = op.columns;
     shape.gate_up = shape.down = {1, 1};
     shape.reduce_tokens = op.tokens > 0 ? 1 : 0;
     shape.commits_per_tile = config_.members;
+    shape.announced = config_.announced && phase == Phase::kDecode;
     shape.down_scan_window = config_.down_scan_window;
     shape.max_row_blocks = std::max(1u, op.rows);
     shape.max_tokens = op.tokens;
@@ -66,6 +68,7 @@ void SharingModel<Mem>::build(Explorer& explorer) {
       }
     }
   }
+  rows_region_ = explorer.define_region("the senders' rows");
   words_->ready_word[0] = 1;
   words_->ready_word[1] = has_sender() ? 0 : 1;
 }
@@ -95,13 +98,18 @@ void SharingModel<Mem>::agent_round(AgentRole<Mem>& agent, uint64_t context) {
     request.rows_per_expert = rows;
     if (config_.twin == Twin::kSameEpochAgain && ready > 1) {
       const SlotView slot = StorageLayout(limits_).slot(base_, phase, 0);
-      Mem::store(&slot.words->state, pack_epoch_value(ready, 0), Relaxed{}, DeviceScope{});
+      Mem::store(&slot.words->finished, ready, Relaxed{}, DeviceScope{});
+      Mem::write(&StorageLayout(limits_).shared(base_)->agent.submitted[p][0], ready);
       request.epoch = 1;
     }
     if (ghost_.finished[p] == ready - 1) {
       ghost_.claimed[p] = ghost_.written[p][0] = ghost_.written[p][1] = 0;
     }
-    const SubmitResult result = agent.submit(phase, 0, request);
+    uint32_t announced = 0;
+    if (config_.announced && phase == Phase::kDecode) {
+      announced = agent.announce(0, ready, 0, config_.clusters);
+    }
+    const SubmitResult result = agent.submit(phase, 0, request, announced);
     require(result == SubmitResult::kSubmitted || result == SubmitResult::kBusy,
             "submit was refused");
     if (result != SubmitResult::kSubmitted) continue;
@@ -118,7 +126,7 @@ void SharingModel<Mem>::agent_round(AgentRole<Mem>& agent, uint64_t context) {
   context = combine_hash(context, hash_of(prefill));
   explorer().checkpoint(context);
   const Look decode = agent.look_at(Phase::kDecode);
-  const SharingPlan plan = agent.make_plan(config_.policy, prefill, decode);
+  const SharingPlan plan = agent.make_plan(config_.policy, prefill, decode, agent.aborted());
   context = combine_hash(context, hash_of(decode));
   explorer().checkpoint(context);
   if (!agent.plan_changed(plan)) return;
@@ -144,6 +152,7 @@ void SharingModel<Mem>::run_sender() {
     do {
       explorer().checkpoint(epoch);
     } while (Mem::load(&words_->done_word[p], Acquire{}, SystemScope{}) != epoch - 1);
+    explorer().region_write(rows_region_);
     Mem::store(&words_->ready_word[p], epoch, Release{}, SystemScope{});
   }
 }
@@ -188,6 +197,7 @@ void SharingModel<Mem>::run_member(const Role& role) {
 template <typename Mem>
 uint64_t SharingModel<Mem>::local_state(const Place& place, uint64_t tag) const {
   uint64_t local = combine_hash(place.context, tag);
+  if (config_.announced) local = combine_hash(local, place.pipeline.announced);
   if (hands_on()) {
     local = combine_hash(local, combine_hash(place.sender->sent(), place.receiver->received()));
     local = combine_hash(local, place.tiles);
@@ -221,12 +231,33 @@ Claim SharingModel<Mem>::next_claim(Place& place) {
   const uint32_t me = 1u << explorer().current_fiber();
   ghost_.in_next |= me;
   ghost_.saw_empty = (ghost_.saw_empty & ~me) | (decode_claimable() ? 0 : me);
-  claim = scheduler().next(place.pipeline);
+  if (config_.announced) claim = announced_claim(place);
+  if (claim.status != ClaimStatus::kTile) claim = scheduler().next(place.pipeline);
   if (claim.status == ClaimStatus::kTile) note_claim(place, claim.tile);
   ghost_.in_next &= ~me;
   ghost_.saw_empty &= ~me;
   if (claim.status != ClaimStatus::kNothing) hand_on(place, claim);
   return claim;
+}
+
+// The tile of its own number that the agent has announced to this pipeline.
+template <typename Mem>
+Claim SharingModel<Mem>::announced_claim(Place& place) {
+  Announcement a;
+  const uint64_t word = scheduler().load_announcement(place.pipeline.role);
+  if (!scheduler().read_announcement(place.pipeline, word, &a)) return {};
+  const Operation op = operation(Phase::kDecode);
+  if (place.pipeline.cluster >= op.rows * op.columns) return {};
+  if (config_.twin != Twin::kNoAcquire) {
+    Mem::load(&words_->ready_word[phase_index(Phase::kDecode)], Acquire{}, SystemScope{});
+  }
+  explorer().region_read(rows_region_);
+  TileDescriptor tile = announced_tile(a, op.rows);
+  const uint32_t expert = place.pipeline.cluster / op.columns;
+  const OperationTemplate& shape =
+      *StorageLayout(limits_).operation_template(base_, Phase::kDecode, a.slot);
+  place_in_expert(shape, expert, {1, expert}, place.pipeline.cluster, &tile);
+  return scheduler().note_announced(place.pipeline, tile);
 }
 
 template <typename Mem>
@@ -260,9 +291,14 @@ void SharingModel<Mem>::run_tile(Place& place, const TileDescriptor& tile) {
     note_begin(place, tile);
     meet_partner(place, tile);
   }
+  const bool pauses = place.role.pipeline == PipelineRole::kResident && place.role.member == 0 &&
+                      config_.policy.pause != PausePolicy::kNever;
+  uint32_t* resident_tiles = &words_->resident_tiles[place.role.cluster];
+  if (pauses) Mem::store(resident_tiles, 1u, Relaxed{}, CtaScope{});
   if (tile.phase == Phase::kPrefill) run_k_blocks(place, tile);
   if (!computes) return;
   write_outputs(place, tile);
+  if (pauses) Mem::store(resident_tiles, 0u, Relaxed{}, CtaScope{});
   commit(place, tile);
 }
 
@@ -272,7 +308,10 @@ void SharingModel<Mem>::run_k_blocks(Place& place, const TileDescriptor& tile) {
   for (uint32_t k = 0; k < config_.k_blocks; ++k) {
     if (config_.policy.pause != PausePolicy::kNever) {
       const uint64_t mark = explorer().mark();
-      while (loads_in_flight(scheduler().pause(c), 4) == 0) explorer().retry(mark);
+      while (Mem::load(&words_->resident_tiles[c], Relaxed{}, CtaScope{}) != 0 &&
+             loads_in_flight(scheduler().pause(c), 4) == 0) {
+        explorer().retry(mark);
+      }
     }
     if (place.role.kind == Kind::kMember) note_k_block(place);
     if (config_.policy.mode != SwitchMode::kParking || k + 1 == config_.k_blocks) continue;
@@ -376,7 +415,8 @@ void SharingModel<Mem>::finish(const TileDescriptor& tile) {
     for (uint32_t t = 0; t < op.tiles(); ++t) explorer().region_read(output_region(tile, t, m));
   }
   const uint32_t done = Mem::load(&words_->done_word[p], Relaxed{}, SystemScope{}) + 1;
-  if (config_.twin != Twin::kLateLook) {
+  // Who runs announced tiles has acquired nothing from the agent, and may read no fields.
+  if (config_.twin != Twin::kLateLook && !(config_.announced && tile.phase == Phase::kDecode)) {
     require(scheduler().operation(tile).epoch == tile.epoch, "not the operation of the tile");
   }
   scheduler().retire(tile);
