@@ -1,20 +1,22 @@
 // What host, senders and the adaptive persistent kernel share in memory.
 //
 // Words, of the form {epoch:32, value:32} but for the last, each on a line of its own:
-//   ready_word   one per (phase, slot), device memory. Writer: whoever sends the operation (the
-//                host by a copy, another stream, a peer GPU), release, system scope, after
-//                request and rows are written. Reader: the deciding agent, relaxed
-//                while it polls, acquire once before it reads the request. Becomes visible: the
-//                slot's request and, through the claims that follow, the rows.
-//   done_word    one per (phase, slot), device memory (or host memory, in tests). Writer: the math
-//                thread whose commit finished the operation, or the agent for an operation without
-//                rows, release, system scope. Reader: the sender, acquire.
-//                Becomes visible: the operation's output; from then on the slot may be sent to
-//                again.
+//   ready_word   one per (phase, slot), device memory; value = layer + 1. Writer: whoever sends the
+//                operation (the host by a copy, another stream, a peer GPU), release, system scope,
+//                after counts, request and rows are written. Readers: the deciding agent, relaxed
+//                while it polls, acquire before it reads the request; the scheduler warp of a CTA
+//                that takes an announced tile, acquire. Becomes visible: request and rows.
+//   row counts   one per (phase, slot, expert); value = rows. Writer: the sender, relaxed, before
+//                the ready word. Readers: agent and scheduler warps, relaxed: each carries its
+//                epoch, so it says itself whether it is the operation's.
+//   done_word    one per (phase, slot), device memory (or host memory, in tests); value = 1. Writer:
+//                the committer whose commit finished the operation, or the agent for an operation
+//                without rows, release, system scope. Reader: the sender, acquire. Becomes visible:
+//                the operation's output; from then on the slot may be sent to again.
 //   stop_word    device memory, 32 bits. Writer: the host, by a copy; reader: the agent, relaxed.
 //                1: leave when nothing is in flight; 2: claim nothing more and leave when tiles
-//                under way are finished. Orders nothing. Not in host memory: the
-//                agent's every look at it would cross PCIe.
+//                under way are finished. Orders nothing. Not in host memory: the agent's every look
+//                at it would cross PCIe.
 #pragma once
 
 #include <cstdint>
@@ -29,32 +31,56 @@ struct alignas(128) ApkWord {
   uint64_t value = 0;
 };
 
-// What a sender writes before its ready word. The counts lie in rows_per_expert.
+// What a sender writes before its ready word, beside the counts.
 struct ApkRequest {
-  uint32_t layer = 0;
   uint32_t participant_mask = 0;
   uint32_t tokens = 0;
-  uint32_t reserved = 0;
 };
 
 constexpr uint32_t kApkMaxExperts = 256;
+constexpr uint32_t kApkMaxSlots = 32;  // of both phases: the agent keeps one per lane
 
 // One operation slot as its sender sees it.
 struct alignas(128) ApkSlot {
   ApkWord ready;
   ApkRequest request;
-  uint32_t rows_per_expert[kApkMaxExperts] = {};
+  alignas(128) uint64_t rows_per_expert[kApkMaxExperts] = {};  // row counts
 };
 
-// Why the kernel left before it was told to; host-visible. Written once, by who first sees a fault.
-enum class ApkFault : uint32_t { kNone = 0, kBadRequest = 1 };
+// Why the kernel left before it was told to.
+enum class ApkFault : uint32_t {
+  kNone = 0,
+  kBadRequest = 1,  // detail: OperationFault
+  kTimeout = 2,     // an operation was not done in time; detail: tiles committed
+};
 
+// A role that was still waiting when the kernel was made to leave.
+struct ApkLeftWaiting {
+  uint32_t cta = 0, warp = 0;
+  uint32_t barrier = 0;  // bytes from the start of SharedLayout
+  uint32_t parity = 0;   // expected; the barrier's phase had not completed
+};
+constexpr uint32_t kApkMostLeft = 64;
+
+// Host-visible. Written once, by who first sees a fault; `left` when the CTAs leave.
 struct ApkReport {
   ApkFault fault = ApkFault::kNone;
   apk::Phase phase = apk::Phase::kPrefill;
   uint32_t slot = 0;
   uint32_t epoch = 0;
-  uint32_t detail = 0;  // OperationFault
+  uint32_t detail = 0;
+  uint32_t expected = 0;  // kTimeout: tiles of the operation
+  uint32_t left_count = 0;
+  ApkLeftWaiting left[kApkMostLeft];
+};
+
+// A pipeline's producer has issued the first loads of a tile.
+struct ApkTraceEvent {
+  uint64_t time_ns = 0;  // global timer; 0: no event
+  uint32_t epoch = 0;
+  apk::Phase phase = apk::Phase::kPrefill;
+  uint8_t slot = 0;
+  uint16_t first_k = 0;  // k tile with which the loads began; not 0: of a tile that was put by
 };
 
 struct ApkParameters {
@@ -64,9 +90,15 @@ struct ApkParameters {
   uint32_t layers = 1;
   ApkSlot* slots = nullptr;                    // [prefill slots + decode slots]
   ApkWord* done = nullptr;                     // the same order
-  const apk::SharingPolicy* policy = nullptr;  // read by the agent at every decision
+  const apk::SharingPolicy* policy = nullptr;  // read by the agent now and then
   uint32_t* stop_word = nullptr;
   ApkReport* report = nullptr;
+  uint32_t* left_count = nullptr;  // device memory: entries of ApkReport::left
+  float4* parking = nullptr;       // [clusters][kParkedVectors]
+  // An operation that takes longer is reported, and the kernel leaves.
+  uint64_t operation_limit_ns = 0;
+  ApkTraceEvent* trace = nullptr;  // [clusters][2 pipelines][trace_capacity]; null: off
+  uint32_t trace_capacity = 0;
 };
 
 EXPERTPLEX_HOST_DEVICE constexpr uint32_t apk_slot_index(const apk::SchedulerLimits& limits,

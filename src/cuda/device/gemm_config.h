@@ -26,12 +26,21 @@ constexpr uint32_t kScaleGroup = 4;  // k tiles whose row scales come with one l
 struct GemmConfig {
   uint32_t main_stages = 3;
   uint32_t resident_stages = 4;
-  uint32_t producer_registers = 40;
+  uint32_t producer_registers = 48;
   uint32_t math_registers = 208;
-  uint32_t resident_registers = 56;
+  uint32_t resident_registers = 48;
 
   EXPERTPLEX_HOST_DEVICE constexpr bool has_resident() const { return resident_stages > 0; }
   EXPERTPLEX_HOST_DEVICE constexpr uint32_t threads() const { return has_resident() ? 512 : 384; }
+  // Registers of all warpgroups, and those that the CTA starts with, from which they take: what one
+  // takes before another has given it back it waits for, more than there is for ever.
+  EXPERTPLEX_HOST_DEVICE constexpr uint32_t registers() const {
+    return 128 *
+           (producer_registers + 2 * math_registers + (has_resident() ? resident_registers : 0));
+  }
+  EXPERTPLEX_HOST_DEVICE constexpr uint32_t launch_registers() const {
+    return 65536 / threads() / 8 * 8 * threads();
+  }
   friend EXPERTPLEX_HOST_DEVICE constexpr bool operator==(const GemmConfig&,
                                                           const GemmConfig&) = default;
 };

@@ -21,19 +21,23 @@
 #include "cuda/device/shared_layout.h"
 #include "cuda/device/store_rows.h"
 #include "cuda/device/wait.h"
+#include "cuda/ptx/global_memory.h"
 #include "cuda/ptx/warp.h"
 #include "cuda/ptx/wgmma.h"
 
 namespace expertplex::cuda {
 
-constexpr uint32_t kMathBarrier = 1;  // named barriers kMathBarrier + group
+// Where a CTA's main math warps put the accumulators of an interrupted tile, [2 waves][16][256
+// threads] of 16 bytes: 128 KB that stay in L2. Every thread reads what it wrote itself.
+constexpr uint32_t kParkedVectors = 2 * 16 * 256;
 
-template <GemmConfig kConfig, uint32_t kGroup, typename Commit>
+// Parking says where that is; a source that never interrupts has none.
+template <GemmConfig kConfig, uint32_t kGroup, typename Parking>
 class MainMath {
  public:
   using Shared = SharedLayout<kConfig>;
-  __device__ __forceinline__ MainMath(Shared* shared, const Commit& commit)
-      : shared_(shared), commit_(commit) {
+  __device__ __forceinline__ MainMath(Shared* shared, const Parking& parking)
+      : shared_(shared), parking_(parking) {
     lane_ = ptx::keep_in_register(threadIdx.x % 32);
     row_ = ptx::keep_in_register((threadIdx.x / 32) % 4 * 16 + threadIdx.x % 32 / 4);
     row_scales_ = ptx::keep_in_register(kSharedBase + offsetof(Shared, main_row_scales) +
@@ -46,6 +50,7 @@ class MainMath {
     while (acquire()) {
       const uint32_t kind = stamp_.flags & (kStageSwapped | kStageSecondWave);
       bool more;
+      if (Parking::kUsed && (stamp_.flags & kStageResume)) fetch_parked();
       if (kind == kStageSecondWave) {
         more = tile<false, true>();
       } else if (kind == 0) {
@@ -63,7 +68,6 @@ class MainMath {
   static constexpr uint32_t kWaveRows = 64;
   static constexpr uint32_t kWaveStep = kWaveRows * kTileK / 16;  // of an operand's low word
   static constexpr uint32_t kScaleRowBytes = kScaleGroup * 4;
-  static constexpr uint32_t kAbort = kSharedBase + offsetof(Shared, abort);
 
   __device__ __forceinline__ static constexpr uint32_t full_barrier(uint32_t stage) {
     return kSharedBase + offsetof(Shared, main_full) + stage * 8;
@@ -73,21 +77,25 @@ class MainMath {
   }
 
   // Looks at the next stage before it is needed, so that the latencies of barrier and stamp pass
-  // while products are added. What it reads of a stage that is not there yet is not used.
+  // while products are added. The stamp's address hangs on the barrier's answer: a load that only
+  // follows the look in program order has read the stamp before the barrier was seen complete (lanes
+  // of one warp with different stamps, one wrong k tile in some 10^5).
   __device__ __forceinline__ void look_ahead() {
     const bool wraps = stage_ + 1 == kConfig.main_stages;
     const uint32_t next = wraps ? 0 : stage_ + 1;
     ready_ = ptx::mbarrier_test_wait(full_barrier(next), parity_ ^ (wraps ? 1 : 0));
-    stamp_ = stamp_of(next);
+    stamp_ = stamp_of(ready_ ? next : stage_);
   }
 
   // Has the stage's stamp in stamp_. False: leave.
   __device__ __forceinline__ bool acquire() {
     if (!ready_) {
-      if (!wait_phase(full_barrier(stage_), parity_, kAbort)) return false;
+      if (!wait_phase<Shared>(full_barrier(stage_), parity_)) return false;
       stamp_ = stamp_of(stage_);
     }
-    return (stamp_.flags & kStageEnd) == 0;
+    if ((stamp_.flags & kStageEnd) == 0) return true;
+    arrive_done(stamp_.flags & kStageSlotMask);
+    return false;
   }
 
   // The acquired stage and all others of its tile. False: leave.
@@ -171,8 +179,50 @@ class MainMath {
     ptx::wgmma_wait<0>();
   }
 
+  // The tile is the committer's, as far as this warp goes.
+  __device__ __forceinline__ void arrive_done(uint32_t slot, bool done = true) {
+    __syncwarp();
+    if (lane_ == 0 && done)
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_done[slot]));
+  }
+
+  __device__ __forceinline__ float4* parked() const { return parking_() + (threadIdx.x - 128); }
+  // Predicated: with a branch around it ptxas no longer knows stage and parity as uniform, computes
+  // every address in every loop and spills (15 %).
+  template <uint32_t kWaves>
+  __device__ __forceinline__ void park_if(bool parks) {
+    float4* to = parked();
+#pragma unroll
+    for (uint32_t w = 0; w < kWaves; ++w) {
+#pragma unroll
+      for (uint32_t j = 0; j < 16; ++j) {
+        ptx::store_global_if(parks, &to[(w * 16 + j) * 256], sum_[w][4 * j], sum_[w][4 * j + 1],
+                             sum_[w][4 * j + 2], sum_[w][4 * j + 3]);
+      }
+    }
+  }
+  __device__ __forceinline__ void fetch_parked() {
+    const float4* from = parked();
+#pragma unroll
+    for (uint32_t w = 0; w < 2; ++w) {
+#pragma unroll
+      for (uint32_t j = 0; j < 16; ++j) {
+        const float4 v = from[(w * 16 + j) * 256];
+        sum_[w][4 * j] = v.x;
+        sum_[w][4 * j + 1] = v.y;
+        sum_[w][4 * j + 2] = v.z;
+        sum_[w][4 * j + 3] = v.w;
+      }
+    }
+  }
+
   template <bool kSwapped, bool kSecond>
   __device__ __forceinline__ void finish(uint32_t flags) {
+    bool parks = false;
+    if constexpr (!kSwapped && Parking::kUsed) {
+      parks = flags & kStagePark;
+      park_if<kSecond ? 2 : 1>(parks);
+    }
     const uint32_t slot = flags & kStageSlotMask;
     const TileWork& work = shared_->main_work[slot];
     constexpr uint32_t kFirstRow = kSwapped ? 0 : kGroup * kWaveRows;
@@ -181,20 +231,19 @@ class MainMath {
     const uint32_t row = kFirstRow + row_;
     const uint32_t column = (lane_ % 4) * 8 + (kSwapped ? kGroup * 128 : 0);
     __nv_bfloat16* output = work.output + size_t{row} * stride + column;
-    const int32_t rows_left = static_cast<int32_t>(work.row_count) - static_cast<int32_t>(row);
+    const int32_t rows_left =
+        (parks ? 0 : static_cast<int32_t>(work.row_count)) - static_cast<int32_t>(row);
     store_rows(output, stride, sum_[0], lane_, rows_left);
     if constexpr (kSecond) {
       store_rows(output + size_t{kSecondRow} * stride, stride, sum_[1], lane_,
                  rows_left - static_cast<int32_t>(kSecondRow));
     }
-    ptx::named_barrier_sync(kMathBarrier + kGroup, 128);
-    if (threadIdx.x % 128 == 0) commit_(work.tile);
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[slot]));
+    arrive_done(slot, !parks);
     clear();
   }
 
   Shared* shared_;
-  const Commit& commit_;
+  const Parking& parking_;
   uint32_t lane_;
   uint32_t row_;         // this thread's first row of a wave's 64; the other is 8 further
   uint32_t row_scales_;  // shared address of its scale in slot 0

@@ -2,12 +2,17 @@
 // and stamps every stage with what it is. It is the only one that orders stages; math warps follow
 // the stamps.
 //
+// Work comes in two queues. Urgent work (decode) goes first; where the policy says so it interrupts
+// a prefill tile between two k tiles: the last stage before it tells the math warps to put their
+// accumulators by, the first stage after it to fetch them again.
+//
 // Row scales travel row-major with the rows; they come as TMA boxes of four k tiles (16 bytes) a
 // row. Copying them with cp.async from all lanes cost the main pipeline 5 %: it takes the
 // load/store unit from the math warps.
 #pragma once
 
 #include "apk/policy.h"
+#include "cuda/device/lane_scales.h"
 #include "cuda/device/shared_layout.h"
 #include "cuda/device/wait.h"
 #include "cuda/ptx/tma.h"
@@ -15,121 +20,189 @@
 
 namespace expertplex::cuda {
 
-template <GemmConfig kConfig>
+template <GemmConfig kConfig, typename Trace>
 class MainProducer {
  public:
   using Shared = SharedLayout<kConfig>;
-  __device__ __forceinline__ explicit MainProducer(Shared* shared) : shared_(shared) {}
+  __device__ __forceinline__ MainProducer(Shared* shared, const Trace& trace)
+      : shared_(shared), trace_(trace) {}
 
   // Until kWorkEnd or an abort.
   __device__ __forceinline__ void run() {
-    RingPosition<kWorkSlots> queue;
     for (;;) {
-      if (!wait(&shared_->main_work_full[queue.stage], queue.parity)) return;
-      const TileWork& work = shared_->main_work[queue.stage];
+      Turn turn;
+      if (!next_turn(&turn)) return;
+      const TileWork& work = shared_->main_work[turn.slot];
       if (work.flags & kWorkEnd) {
-        end();
+        end(turn.slot);
         return;
       }
-      if (!load(work, queue.stage)) return;
+      const uint32_t loaded = load(work, turn);
+      if (loaded == kAborted) return;
+      if (loaded < work.k_tiles) {
+        parked_ = {turn.slot, loaded};
+        continue;
+      }
       __syncwarp();
       if (ptx::elect_one()) {
-        ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[queue.stage]));
+        ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[turn.slot]));
       }
-      queue.advance();
     }
   }
 
  private:
   static constexpr uint32_t kScaleRowBytes = kScaleGroup * 4;
   static constexpr uint32_t kScaleSlotBytes = kMainWideRows * kScaleRowBytes;
+  static constexpr uint32_t kControl = kSharedBase + offsetof(Shared, control);
+  static constexpr uint32_t kAborted = ~0u;
+  // While it waits for ordinary work it looks for urgent work as often.
+  static constexpr uint32_t kLookNanoseconds = 100;
 
-  __device__ __forceinline__ bool wait(const uint64_t* barrier, uint32_t parity) {
-    return wait_phase(ptx::shared_address(barrier), parity, ptx::shared_address(&shared_->abort));
+  // What to load next: a work slot, from which k tile on.
+  struct Turn {
+    uint32_t slot = 0, first_k = 0;
+  };
+
+  __device__ __forceinline__ bool urgent_ready() const {
+    return agree(ptx::mbarrier_test_wait(
+        ptx::shared_address(&shared_->main_work_full[kUrgentSlot + urgent_.stage]),
+        urgent_.parity));
   }
 
-  __device__ __forceinline__ bool load(const TileWork& work, uint32_t slot) {
+  // Urgent work, then what it interrupted, then the next in turn. False: leave.
+  __device__ __forceinline__ bool next_turn(Turn* turn) {
+    for (;;) {
+      if (urgent_ready()) {
+        *turn = {kUrgentSlot + urgent_.stage, 0};
+        urgent_.advance();
+        return true;
+      }
+      if (parked_.first_k > 0) {
+        *turn = parked_;
+        parked_ = {};
+        return true;
+      }
+      const uint32_t full = ptx::shared_address(&shared_->main_work_full[queue_.stage]);
+      if (agree(ptx::mbarrier_try_wait_for(full, queue_.parity, kLookNanoseconds))) {
+        *turn = {queue_.stage, 0};
+        queue_.advance();
+        return true;
+      }
+      if (__any_sync(0xffffffff, aborted<Shared>(full, queue_.parity))) return false;
+    }
+  }
+
+  // Returns how far it came: work.k_tiles, or the k tile from which it goes on after urgent work.
+  __device__ __forceinline__ uint32_t load(const TileWork& work, const Turn& turn) {
     const GemmBinding* binding = work.binding;
     const uint32_t first_row = work.first_row;
     const uint32_t first_weight_row = work.first_weight_row;
     const uint32_t k_tiles = work.k_tiles;
     const bool swapped = work.flags & kWorkSwapped;
-    const float* scales = work.weight_scales;
-    const uint32_t second_scale = swapped ? k_tiles : 0;
-    const uint32_t flags = slot | (swapped ? kStageSwapped : 0) |
+    const uint32_t flags = turn.slot | (swapped ? kStageSwapped : 0) |
                            (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
-    float scale0 = __ldg(scales), scale1 = __ldg(scales + second_scale);
-    for (uint32_t k = 0; k < k_tiles; ++k) {
+    LaneScales scales0(work.weight_scales, k_tiles, turn.first_k);
+    LaneScales scales1(work.weight_scales + (swapped ? k_tiles : 0), k_tiles, turn.first_k);
+    for (uint32_t k = turn.first_k; k < k_tiles; ++k) {
       const uint32_t stage = position_.stage;
       const uint32_t full = ptx::shared_address(&shared_->main_full[stage]);
-      if (!swapped && !hold_back()) return false;
-      if (!wait(&shared_->main_empty[stage], position_.parity ^ 1)) return false;
+      bool park = false;
+      if (!swapped && !wait_turn(k, k_tiles, &park)) return kAborted;
+      if (!warp_wait<Shared>(ptx::shared_address(&shared_->main_empty[stage]),
+                             position_.parity ^ 1)) {
+        return kAborted;
+      }
       const uint32_t in_group = k % kScaleGroup;
+      const bool new_group = in_group == 0 || k == turn.first_k;
       if (ptx::elect_one()) {
-        StageStamp stamp;
-        stamp.flags = flags | (k + 1 == k_tiles ? kStageLast : 0);
-        stamp.scale_offset = scales_.stage * kScaleSlotBytes + in_group * 4;
-        stamp.weight_scale[0] = scale0;
-        stamp.weight_scale[1] = scale1;
-        shared_->main_stamp[stage] = stamp;
+        if (k == turn.first_k) trace_(work.tile, k);
         const uint32_t scale_bytes =
-            in_group == 0 ? (swapped ? kMainNarrowRows : kMainWideRows) * kScaleRowBytes : 0;
-        ptx::mbarrier_arrive_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK + scale_bytes);
+            new_group ? (swapped ? kMainNarrowRows : kMainWideRows) * kScaleRowBytes : 0;
+        ptx::mbarrier_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK + scale_bytes);
         const uint32_t wide = ptx::shared_address(shared_->main_wide[stage]);
         const uint32_t narrow = ptx::shared_address(shared_->main_narrow[stage]);
         ptx::tma_load_2d(swapped ? narrow : wide, &binding->rows_map, k * kTileK, first_row, full,
                          ptx::CacheHint::kNormal);
         ptx::tma_load_2d(swapped ? wide : narrow, &binding->weights_map, k * kTileK,
                          first_weight_row, full, ptx::CacheHint::kNormal);
-        if (in_group == 0) {
+        if (new_group) {
           ptx::tma_load_2d(ptx::shared_address(shared_->main_row_scales[scales_.stage]),
-                           &binding->row_scales_map, k, first_row, full, ptx::CacheHint::kNormal);
+                           &binding->row_scales_map, k - in_group, first_row, full,
+                           ptx::CacheHint::kNormal);
         }
       }
       __syncwarp();
-      if (k + 1 < k_tiles) {
-        scale0 = __ldg(scales + k + 1);
-        scale1 = __ldg(scales + k + 1 + second_scale);
+      // The loads are on their way before the first weight scale has come.
+      const float scale0 = scales0.at(k), scale1 = scales1.at(k);
+      if (ptx::elect_one()) {
+        StageStamp stamp;
+        stamp.flags = flags | (k + 1 == k_tiles ? kStageLast : 0) |
+                      (park ? kStageLast | kStagePark : 0) |
+                      (k == turn.first_k && k > 0 ? kStageResume : 0);
+        stamp.scale_offset = scales_.stage * kScaleSlotBytes + in_group * 4;
+        stamp.weight_scale[0] = scale0;
+        stamp.weight_scale[1] = scale1;
+        shared_->main_stamp[stage] = stamp;
+        ptx::mbarrier_arrive(full);
+        if (park) trace_.parked();
       }
-      if (in_group == kScaleGroup - 1 || k + 1 == k_tiles) scales_.advance();
+      __syncwarp();
+      if (in_group == kScaleGroup - 1 || k + 1 == k_tiles || park) scales_.advance();
       position_.advance();
       if (loaded_ < kConfig.main_stages) ++loaded_;
+      if (park) return k + 1;
     }
-    return true;
+    return k_tiles;
   }
 
-  // Before a prefill stage: keeps to the pause policy. Window W: at most W stages are loaded and
-  // not consumed; all: nothing is loaded until the policy changes. Math warps starve with their
-  // accumulators in registers.
-  __device__ __forceinline__ bool hold_back() {
+  // Before a prefill stage: gives way to urgent work, and keeps to the pause policy. False: leave.
+  __device__ __forceinline__ bool wait_turn(uint32_t k, uint32_t k_tiles, bool* park) {
     for (;;) {
-      const auto policy = static_cast<apk::PausePolicy>(
-          ptx::load_shared_word(ptx::shared_address(&shared_->pause)));
-      const uint32_t window = apk::loads_in_flight(policy, kConfig.main_stages);
-      if (window == kConfig.main_stages) return true;
-      if (window > 0) {
-        // The stage `window` loads ago must be consumed: by its parity, as of its own load.
-        const bool wraps = position_.stage < window;
-        const uint32_t back = position_.stage + (wraps ? kConfig.main_stages : 0) - window;
-        const uint32_t parity = position_.parity ^ (wraps ? 1 : 0);
-        if (loaded_ < window ||
-            ptx::mbarrier_test_wait(ptx::shared_address(&shared_->main_empty[back]), parity)) {
-          return true;
-        }
+      const uint4 control = ptx::load_shared_words(kControl);
+      const bool urgent = agree(control.z != 0) && urgent_ready();
+      if (urgent) {
+        // Not before an even k tile, and not before the last one: scale slots are used again after
+        // two groups, which is safe where each has two k tiles or more.
+        *park = k % 2 == 1 && k + 2 < k_tiles;
+        return true;
       }
-      if (ptx::load_shared_word(ptx::shared_address(&shared_->abort)) != 0) return false;
+      const uint32_t pause = control.y != 0 ? control.x : 0;
+      if (agree(pause == 0 || has_window(pause))) return true;
+      if (__any_sync(0xffffffff, aborted<Shared>(kControl, 0))) return false;
     }
   }
 
-  __device__ __forceinline__ void end() {
-    if (!wait(&shared_->main_empty[position_.stage], position_.parity ^ 1)) return;
+  // Window W: at most W stages are loaded and not consumed; all: nothing is loaded until the policy
+  // changes. Math warps starve with their accumulators in registers.
+  __device__ __forceinline__ bool has_window(uint32_t pause) const {
+    const uint32_t window =
+        apk::loads_in_flight(static_cast<apk::PausePolicy>(pause), kConfig.main_stages);
+    if (window == kConfig.main_stages) return true;
+    if (window == 0) return false;
+    // The stage `window` loads ago must be consumed: by its parity, as of its own load.
+    const bool wraps = position_.stage < window;
+    const uint32_t back = position_.stage + (wraps ? kConfig.main_stages : 0) - window;
+    const uint32_t parity = position_.parity ^ (wraps ? 1 : 0);
+    return loaded_ < window ||
+           ptx::mbarrier_test_wait(ptx::shared_address(&shared_->main_empty[back]), parity);
+  }
+
+  __device__ __forceinline__ void end(uint32_t slot) {
+    if (!warp_wait<Shared>(ptx::shared_address(&shared_->main_empty[position_.stage]),
+                           position_.parity ^ 1)) {
+      return;
+    }
     if (ptx::elect_one()) {
-      shared_->main_stamp[position_.stage].flags = kStageEnd;
+      shared_->main_stamp[position_.stage].flags = kStageEnd | slot;
       ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_full[position_.stage]));
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[slot]));
     }
   }
 
   Shared* shared_;
+  Trace trace_;
+  RingPosition<kWorkSlots> queue_, urgent_;
+  Turn parked_;  // first_k > 0: a tile to go on with
   RingPosition<kConfig.main_stages> position_;
   RingPosition<Shared::kScaleSlots> scales_;
   uint32_t loaded_ = 0;  // stages loaded so far, up to a ring's length

@@ -13,12 +13,11 @@
 
 namespace expertplex::cuda {
 
-template <GemmConfig kConfig, typename Commit>
+template <GemmConfig kConfig>
 class ResidentMath {
  public:
   using Shared = SharedLayout<kConfig>;
-  __device__ __forceinline__ ResidentMath(Shared* shared, const Commit& commit)
-      : shared_(shared), commit_(commit) {
+  __device__ __forceinline__ explicit ResidentMath(Shared* shared) : shared_(shared) {
     warp_ = ptx::keep_in_register((threadIdx.x / 32) % 4);
     lane_ = ptx::keep_in_register(threadIdx.x % 32);
     clear();
@@ -41,13 +40,15 @@ class ResidentMath {
   static constexpr uint32_t kTokenGroups = kResidentRows / 8;
 
   __device__ __forceinline__ bool step(uint32_t stage, uint32_t parity) {
-    if (!wait_phase(kSharedBase + offsetof(Shared, resident_full) + stage * 8, parity,
-                    kSharedBase + offsetof(Shared, abort))) {
+    if (!wait_phase<Shared>(kSharedBase + offsetof(Shared, resident_full) + stage * 8, parity)) {
       return false;
     }
     const StageStamp stamp =
         load_stamp(kSharedBase + offsetof(Shared, resident_stamp) + stage * 16);
-    if (stamp.flags & kStageEnd) return false;
+    if (stamp.flags & kStageEnd) {
+      arrive_done(stamp.flags & kStageSlotMask);
+      return false;
+    }
     multiply(stage, stamp);
     if (stamp.flags & kStageLast) finish(stamp.flags & kStageSlotMask);
     return true;
@@ -128,16 +129,16 @@ class ResidentMath {
         }
       }
     }
-    ptx::named_barrier_sync(kMathBarrier + 2, 128);
-    if (threadIdx.x % 128 == 0) commit_(work.tile);
-    if (lane_ == 0) {
-      ptx::mbarrier_arrive(ptx::shared_address(&shared_->resident_work_empty[slot]));
-    }
+    arrive_done(slot);
     clear();
   }
 
+  __device__ __forceinline__ void arrive_done(uint32_t slot) {
+    __syncwarp();
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_->resident_work_done[slot]));
+  }
+
   Shared* shared_;
-  const Commit& commit_;
   uint32_t warp_, lane_;
   float sum_[kWaves][kResidentRows / 2];
 };

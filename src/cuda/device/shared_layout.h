@@ -6,9 +6,10 @@
 //                Stage s and its stamp may be read.
 //   *_empty[s]   arrivals: every math warp of the pipeline. Waiter: the producer. Stage s may be
 //                loaded again; wgmma has finished reading it.
-//   *_work_full[q]   arrivals: the scheduler warp (1). Waiters: producer and math warps. work[q]
-//                is written.
-//   *_work_empty[q]  arrivals: the producer (1) and every math warp. Waiter: the scheduler warp.
+//   *_work_full[q]   arrivals: the scheduler warp (1). Waiters: the producer (math warps follow its
+//                stamps). work[q] is written.
+//   *_work_done[q]   arrivals: every math warp. Waiter: the committer. The tile's output is written.
+//   *_work_empty[q]  arrivals: the producer and the committer (1 each). Waiter: the scheduler warp.
 //                Nobody needs work[q] any more.
 #pragma once
 
@@ -37,8 +38,32 @@ constexpr uint32_t kStageLast = 8;         // last k tile of its tile
 constexpr uint32_t kStageSwapped = 16;     // as kWorkSwapped
 constexpr uint32_t kStageSecondWave = 32;  // as kWorkSecondWave
 constexpr uint32_t kStageEnd = 64;         // no data: leave
+constexpr uint32_t kStagePark = 128;       // with kStageLast: the tile goes on later, put it by
+constexpr uint32_t kStageResume = 256;     // first stage of a tile that was put by
 
-constexpr uint32_t kWorkSlots = 2;  // the tile under way and the next one
+constexpr uint32_t kWorkSlots = 2;  // of a queue: the tile under way and the next one
+// The main pipeline has two queues: slots 0 and 1 for tiles in their turn, 2 and 3 for those that
+// go first (decode tiles; they may interrupt a prefill tile).
+constexpr uint32_t kUrgentSlot = kWorkSlots;
+constexpr uint32_t kMainWorkSlots = 2 * kWorkSlots;
+
+// Words that steer the producers; each has one writer, and none orders anything. Together, so that
+// one load reads them.
+struct alignas(16) ProducerControl {
+  // apk::PausePolicy of prefill loads while the resident producer has tiles. Writer: the scheduler
+  // warp; reader: the main producer.
+  uint32_t pause = 0;
+  // 1: the resident producer has tiles. Writer: it; reader: the main producer.
+  uint32_t resident_loads = 0;
+  // 1: an urgent tile interrupts a prefill tile; 0: it waits for its end. Writer: the scheduler
+  // warp; reader: the main producer.
+  uint32_t park = 0;
+  // Not 0: leave every wait. Writer: the scheduler warp, when an abort does not come to an end by
+  // itself; readers: all roles.
+  uint32_t abort = 0;
+};
+
+constexpr uint32_t kCtaWarps = 16;
 
 template <GemmConfig kConfig>
 struct SharedLayout {
@@ -60,17 +85,18 @@ struct SharedLayout {
   alignas(128) float resident_row_scales[kResidentSlots][kResidentRows][kScaleGroup];
   StageStamp main_stamp[kMainStages];
   StageStamp resident_stamp[kResidentSlots];
-  TileWork main_work[kWorkSlots];
+  TileWork main_work[kMainWorkSlots];
   TileWork resident_work[kWorkSlots];
   alignas(8) uint64_t main_full[kMainStages], main_empty[kMainStages];
   uint64_t resident_full[kResidentSlots], resident_empty[kResidentSlots];
-  uint64_t main_work_full[kWorkSlots], main_work_empty[kWorkSlots];
-  uint64_t resident_work_full[kWorkSlots], resident_work_empty[kWorkSlots];
-  // apk::PausePolicy. Writer: the scheduler warp; reader: the main producer. Orders nothing.
-  uint32_t pause;
-  // Not 0: leave every wait. Readers: all roles. Writer: none yet, it is for a role whose wait
-  // reaches a limit; an abort by the host lets tiles under way finish. Orders nothing.
-  uint32_t abort;
+  uint64_t main_work_full[kMainWorkSlots], main_work_done[kMainWorkSlots];
+  uint64_t main_work_empty[kMainWorkSlots];
+  uint64_t resident_work_full[kWorkSlots], resident_work_done[kWorkSlots];
+  uint64_t resident_work_empty[kWorkSlots];
+  ProducerControl control;
+  // What each warp waited for when the abort word made it leave: the barrier's address, the parity
+  // in the highest bit; 0: it left at its end. Writer: that warp; reader: thread 0 at the end.
+  uint32_t left_waiting[kCtaWarps];
 };
 
 // Shared-window address of a kernel's dynamic shared memory where it has no static one: the first

@@ -1,11 +1,12 @@
-// Tile source of an ordinary launch: the tiles of one operation, strided over the CTAs. A pure
-// function of the CTA's index, so there is nothing to decide and nothing to commit.
+// Tile source of an ordinary launch: CTA c computes the tiles c, c + grid, c + 2 * grid, ... of one
+// operation per pipeline. No other CTA, no words, no order between tiles.
 #pragma once
 
 #include "apk/device_memory.h"
 #include "apk/tile_order.h"
 #include "cuda/device/static_operation.h"
 #include "cuda/device/work_queue.h"
+#include "cuda/ptx/warp.h"
 
 namespace expertplex::cuda {
 
@@ -16,32 +17,48 @@ class StaticSource {
     __device__ __forceinline__ explicit Commit(const Parameters&) {}
     __device__ __forceinline__ void operator()(const apk::TileDescriptor&) const {}
   };
+  struct Parking {
+    static constexpr bool kUsed = false;
+    __device__ __forceinline__ explicit Parking(const Parameters&) {}
+    __device__ __forceinline__ float4* operator()() const { return nullptr; }
+  };
+  struct Trace {
+    __device__ __forceinline__ Trace(const Parameters&, apk::PipelineRole) {}
+    __device__ __forceinline__ void operator()(const apk::TileDescriptor&, uint32_t) const {}
+    __device__ __forceinline__ void parked() const {}
+  };
 
-  static __device__ __forceinline__ void run_agent(const Parameters&) {}
+  template <typename Committer>
+  static __device__ __forceinline__ void run_agent(const Parameters&, Committer& committer) {
+    committer.run();
+  }
+  static __device__ __forceinline__ void report(const Parameters&, const uint32_t*) {}
 
-  // The scheduler warp of a CTA, one thread.
+  // The scheduler warp of a CTA.
   template <GemmConfig kConfig>
   static __device__ __forceinline__ void run(const Parameters& parameters,
                                              SharedLayout<kConfig>* shared) {
-    WorkQueue<kConfig, Pipeline::kMain> main(shared);
+    if (!ptx::elect_one()) return;
+    WorkQueue<kConfig, Queue::kMain> main(shared);
     if (!feed(parameters.main, main)) return;
     if (kConfig.has_resident()) {
-      WorkQueue<kConfig, Pipeline::kResident> resident(shared);
+      WorkQueue<kConfig, Queue::kResident> resident(shared);
       feed(parameters.resident, resident);
     }
   }
 
  private:
-  template <typename Queue>
-  static __device__ __forceinline__ bool feed(const StaticOperation& operation, Queue& queue) {
+  template <typename WorkQueue>
+  static __device__ __forceinline__ bool feed(const StaticOperation& operation, WorkQueue& queue) {
     if (operation.binding != nullptr) {
       const apk::OperationView view{operation.shape, operation.fields, operation.experts,
                                     operation.block_expert};
       const apk::OperationFields fields = *operation.fields;
+      const BindingHead head = load_head(operation.binding);
       for (uint32_t t = blockIdx.x; t < fields.gate_up_tiles; t += gridDim.x) {
         const apk::TileDescriptor tile = apk::gate_up_tile<apk::DeviceMemory>(view, fields, t);
         if (!queue.wait_for_room()) return false;
-        queue.push(operation.binding, tile);
+        queue.push(operation.binding, head, tile);
       }
     }
     if (!queue.wait_for_room()) return false;

@@ -33,6 +33,14 @@ struct alignas(128) GemmBinding {
   uint32_t k_tiles = 0;  // K / 128
 };
 
+// What a scheduler warp reads of a binding, in one round of loads.
+struct BindingHead {
+  const float* weight_scales;
+  __nv_bfloat16* output;
+  const uint32_t* block_first_row;
+  uint32_t masked_capacity, output_stride, columns, k_tiles;
+};
+
 struct alignas(16) TileWork {
   const GemmBinding* binding = nullptr;
   const float* weight_scales =

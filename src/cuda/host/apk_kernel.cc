@@ -4,7 +4,9 @@
 #include <atomic>
 #include <thread>
 
+#include "apk/host_memory.h"
 #include "apk/operation_slot.h"
+#include "cuda/host/gemm_operands.h"
 
 namespace expertplex::cuda {
 namespace {
@@ -23,6 +25,24 @@ bool poll(const Condition& done, Nanoseconds limit) {
   }
   return true;
 }
+
+// Host memory laid out as the scheduler's storage.
+class AlignedStorage {
+ public:
+  explicit AlignedStorage(const apk::SchedulerLimits& limits)
+      : size_(apk::storage_bytes(limits)), bytes_(size_ + apk::kStorageAlignment) {
+    void* aligned = bytes_.data();
+    size_t space = bytes_.size();
+    data_ = static_cast<uint8_t*>(std::align(apk::kStorageAlignment, size_, aligned, space));
+  }
+  uint8_t* data() { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_;
+  std::vector<uint8_t> bytes_;
+  uint8_t* data_;
+};
 
 apk::SchedulerLimits limits_of(const ApkSetup& setup) {
   apk::SchedulerLimits limits;
@@ -46,47 +66,31 @@ Result<std::unique_ptr<ApkKernel>> ApkKernel::start(const ApkSetup& setup) {
                    setup.slots.size());
   EXPERTPLEX_CHECK(p.limits.experts <= kApkMaxExperts, "{} experts", p.limits.experts);
   const uint32_t slot_count = p.limits.slots[0] + p.limits.slots[1];
+  EXPERTPLEX_CHECK(slot_count <= kApkMaxSlots, "{} slots", slot_count);
   for (const ApkSlotSetup& slot : setup.slots) {
     p.layers = std::max<uint32_t>(p.layers, static_cast<uint32_t>(slot.layers.size()));
   }
 
-  std::vector<uint8_t> storage(apk::storage_bytes(p.limits) + apk::kStorageAlignment);
-  void* aligned = storage.data();
-  size_t space = storage.size();
-  std::align(apk::kStorageAlignment, apk::storage_bytes(p.limits), aligned, space);
-  apk::initialise_storage(p.limits, aligned);
+  AlignedStorage storage(p.limits);
+  apk::initialise_storage(p.limits, storage.data());
   std::vector<GemmBinding> bindings(size_t{slot_count} * p.layers);
   for (const ApkSlotSetup& slot : setup.slots) {
-    const apk::OperationFault fault = apk::install_template(p.limits, aligned, slot.shape);
+    apk::OperationTemplate shape = slot.shape;
+    const GemmTiling tiling = gemm_tiling(shape.phase, shape.pipeline);
+    EXPERTPLEX_CHECK(shape.gate_up.rows == tiling.rows && shape.gate_up.columns == tiling.columns,
+                     "tiles of {} x {}, the pipeline's are {} x {}", shape.gate_up.rows,
+                     shape.gate_up.columns, tiling.rows, tiling.columns);
+    shape.announced = shape.phase == apk::Phase::kDecode && shape.hidden == 0;
+    shape.commits_per_tile = 1;
+    const apk::OperationFault fault = apk::install_template(p.limits, storage.data(), shape);
     if (fault != apk::OperationFault::kNone) {
       return make_error(ErrorCode::kInvalidArgument, "operation template ({} slot {}): {}",
-                        apk::phase_name(slot.shape.phase), slot.shape.slot,
-                        apk::operation_fault_name(fault));
+                        apk::phase_name(shape.phase), shape.slot, apk::operation_fault_name(fault));
     }
-    const uint32_t index = apk_slot_index(p.limits, slot.shape.phase, slot.shape.slot);
+    const uint32_t index = apk_slot_index(p.limits, shape.phase, shape.slot);
     std::copy(slot.layers.begin(), slot.layers.end(), bindings.begin() + size_t{index} * p.layers);
   }
-  EXPERTPLEX_ASSIGN(kernel->storage_,
-                    DeviceBuffer<uint8_t>::copy_of(
-                        {static_cast<const uint8_t*>(aligned), apk::storage_bytes(p.limits)}));
-  EXPERTPLEX_ASSIGN(kernel->bindings_, DeviceBuffer<GemmBinding>::copy_of(bindings));
-  EXPERTPLEX_ASSIGN(kernel->slots_,
-                    DeviceBuffer<ApkSlot>::copy_of(std::vector<ApkSlot>(slot_count)));
-  EXPERTPLEX_ASSIGN(kernel->policy_, DeviceBuffer<apk::SharingPolicy>::copy_of({&setup.policy, 1}));
-  EXPERTPLEX_ASSIGN(kernel->done_, MappedArray<ApkWord>::allocate(slot_count));
-  const uint32_t run_on = 0;
-  EXPERTPLEX_ASSIGN(kernel->stop_, DeviceBuffer<uint32_t>::copy_of({&run_on, 1}));
-  EXPERTPLEX_ASSIGN(kernel->report_, MappedArray<ApkReport>::allocate(1));
-  EXPERTPLEX_ASSIGN(kernel->staging_, MappedArray<ApkSlot>::allocate(slot_count));
-  p.scheduler = kernel->storage_.data();
-  p.bindings = kernel->bindings_.data();
-  p.slots = kernel->slots_.data();
-  EXPERTPLEX_ASSIGN(kernel->device_done_,
-                    DeviceBuffer<ApkWord>::copy_of(std::vector<ApkWord>(slot_count)));
-  p.done = setup.done_words_on_device ? kernel->device_done_.data() : kernel->done_.data();
-  p.policy = kernel->policy_.data();
-  p.stop_word = kernel->stop_.data();
-  p.report = kernel->report_.data();
+  EXPERTPLEX_TRY(kernel->allocate(setup, {storage.data(), storage.size()}, bindings));
   EXPERTPLEX_CUDA_TRY(cudaStreamCreateWithFlags(&kernel->kernel_stream_, cudaStreamNonBlocking));
   EXPERTPLEX_CUDA_TRY(cudaStreamCreateWithFlags(&kernel->copy_stream_, cudaStreamNonBlocking));
   EXPERTPLEX_CUDA_TRY(prepare_apk_kernels());
@@ -94,6 +98,44 @@ Result<std::unique_ptr<ApkKernel>> ApkKernel::start(const ApkSetup& setup) {
   EXPERTPLEX_CUDA_TRY(launch_apk(p, kernel->kernel_stream_));
   kernel->running_ = true;
   return kernel;
+}
+
+// Everything that the kernel works on, and its addresses in parameters_.
+Result<void> ApkKernel::allocate(const ApkSetup& setup, std::span<const uint8_t> storage,
+                                 std::span<const GemmBinding> bindings) {
+  ApkParameters& p = parameters_;
+  const uint32_t slot_count = p.limits.slots[0] + p.limits.slots[1];
+  EXPERTPLEX_ASSIGN(staging_, MappedArray<ApkSlot>::allocate(slot_count));
+  for (const ApkReady& operation : setup.ready) stage(operation);
+  EXPERTPLEX_ASSIGN(slots_, DeviceBuffer<ApkSlot>::copy_of({staging_.data(), slot_count}));
+  EXPERTPLEX_ASSIGN(storage_, DeviceBuffer<uint8_t>::copy_of(storage));
+  EXPERTPLEX_ASSIGN(bindings_, DeviceBuffer<GemmBinding>::copy_of(bindings));
+  EXPERTPLEX_ASSIGN(policy_, DeviceBuffer<apk::SharingPolicy>::copy_of({&setup.policy, 1}));
+  EXPERTPLEX_ASSIGN(done_, MappedArray<ApkWord>::allocate(slot_count));
+  EXPERTPLEX_ASSIGN(device_done_, DeviceBuffer<ApkWord>::copy_of(std::vector<ApkWord>(slot_count)));
+  const uint32_t stop = setup.one_shot ? 1 : 0, none = 0;
+  EXPERTPLEX_ASSIGN(stop_, DeviceBuffer<uint32_t>::copy_of({&stop, 1}));
+  EXPERTPLEX_ASSIGN(report_, MappedArray<ApkReport>::allocate(1));
+  EXPERTPLEX_ASSIGN(left_count_, DeviceBuffer<uint32_t>::copy_of({&none, 1}));
+  EXPERTPLEX_ASSIGN(parking_,
+                    DeviceBuffer<float4>::allocate(size_t{setup.ctas} * kApkParkedVectors));
+  p.scheduler = storage_.data();
+  p.bindings = bindings_.data();
+  p.slots = slots_.data();
+  p.done = setup.done_words_on_device ? device_done_.data() : done_.data();
+  p.policy = policy_.data();
+  p.stop_word = stop_.data();
+  p.report = report_.data();
+  p.left_count = left_count_.data();
+  p.parking = parking_.data();
+  p.operation_limit_ns = static_cast<uint64_t>(setup.operation_limit);
+  if (setup.trace_capacity > 0) {
+    EXPERTPLEX_ASSIGN(trace_, DeviceBuffer<ApkTraceEvent>::copy_of(std::vector<ApkTraceEvent>(
+                                  size_t{setup.ctas} * 2 * setup.trace_capacity)));
+    p.trace = trace_.data();
+    p.trace_capacity = setup.trace_capacity;
+  }
+  return {};
 }
 
 ApkKernel::~ApkKernel() {
@@ -115,32 +157,72 @@ const ApkWord* ApkKernel::done_word(apk::Phase phase, uint32_t slot) const {
   return parameters_.done + apk_slot_index(parameters_.limits, phase, slot);
 }
 
+void ApkKernel::stage(const ApkReady& operation) {
+  EXPERTPLEX_CHECK(operation.rows_per_expert.size() <= kApkMaxExperts, "{}",
+                   operation.rows_per_expert.size());
+  ApkSlot& staged = staging_[apk_slot_index(parameters_.limits, operation.phase, operation.slot)];
+  for (size_t e = 0; e < operation.rows_per_expert.size(); ++e) {
+    staged.rows_per_expert[e] =
+        apk::pack_epoch_value(operation.epoch, operation.rows_per_expert[e]);
+  }
+  staged.ready.value = apk::pack_epoch_value(operation.epoch, operation.layer + 1);
+}
+
 Result<void> ApkKernel::signal(apk::Phase phase, uint32_t slot, uint32_t epoch, uint32_t layer,
                                std::span<const uint32_t> rows_per_expert) {
-  EXPERTPLEX_CHECK(rows_per_expert.size() <= kApkMaxExperts, "{}", rows_per_expert.size());
-  const uint32_t index = apk_slot_index(parameters_.limits, phase, slot);
-  ApkSlot& staged = staging_[index];
-  staged.request.layer = layer;
-  std::copy(rows_per_expert.begin(), rows_per_expert.end(), staged.rows_per_expert);
-  staged.ready.value = apk::pack_epoch_value(epoch, 1);
-  ApkSlot* mailbox = slots_.data() + index;
-  // Two copies of one stream: the request lies there before the ready word.
-  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&mailbox->request, &staged.request,
+  stage({phase, slot, epoch, layer, {rows_per_expert.begin(), rows_per_expert.end()}});
+  const ApkSlot& staged = staging_[apk_slot_index(parameters_.limits, phase, slot)];
+  ApkSlot* box = mailbox(phase, slot);
+  // Two copies of one stream: counts and request lie there before the ready word.
+  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&box->request, &staged.request,
                                       sizeof(ApkSlot) - offsetof(ApkSlot, request),
                                       cudaMemcpyHostToDevice, copy_stream_));
-  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&mailbox->ready, &staged.ready, sizeof(uint64_t),
+  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&box->ready, &staged.ready, sizeof(uint64_t),
                                       cudaMemcpyHostToDevice, copy_stream_));
   return cuda_result(cudaStreamSynchronize(copy_stream_), "signal");
 }
 
+namespace {
+
+const char* role_name(uint32_t warp) {
+  constexpr const char* kFirst[] = {"main producer", "resident producer", "scheduler", "committer"};
+  if (warp < 4) return kFirst[warp];
+  return warp < 12 ? "main math" : "resident math";
+}
+
+// "CTA 5 main math warp 4: shared+231248 parity 1", at most three of them.
+std::string waiting_roles(const ApkReport& report) {
+  std::string text;
+  const uint32_t count = std::min(report.left_count, kApkMostLeft);
+  for (uint32_t i = 0; i < std::min(count, 3u); ++i) {
+    const ApkLeftWaiting& left = report.left[i];
+    text +=
+        fmt::format("; CTA {} {} (warp {}) waited for {} parity {}", left.cta, role_name(left.warp),
+                    left.warp, apk_barrier_name(left.barrier), left.parity);
+  }
+  if (count > 3) text += fmt::format("; and {} more", count - 3);
+  return text;
+}
+
+}  // namespace
+
 Error ApkKernel::reported(const std::string& what) const {
   const ApkReport& report = report_[0];
-  if (report.fault == ApkFault::kNone) {
-    return make_error(ErrorCode::kDeadlineExceeded, "{}: the kernel reports nothing", what);
+  const std::string where = fmt::format("{}: {} slot {} epoch {}", what,
+                                        apk::phase_name(report.phase), report.slot, report.epoch);
+  switch (report.fault) {
+    case ApkFault::kNone:
+      return make_error(ErrorCode::kDeadlineExceeded, "{}: the kernel reports nothing", what);
+    case ApkFault::kBadRequest:
+      return make_error(ErrorCode::kInvalidArgument, "{}: {}", where,
+                        apk::operation_fault_name(static_cast<apk::OperationFault>(report.detail)));
+    case ApkFault::kTimeout:
+      break;
   }
-  return make_error(ErrorCode::kInvalidArgument, "{}: {} slot {} epoch {}: {}", what,
-                    apk::phase_name(report.phase), report.slot, report.epoch,
-                    apk::operation_fault_name(static_cast<apk::OperationFault>(report.detail)));
+  return make_error(ErrorCode::kDeadlineExceeded,
+                    "{}: not done in {} ms: {} of {} tiles committed{}", where,
+                    parameters_.operation_limit_ns / 1'000'000, report.detail, report.expected,
+                    waiting_roles(report));
 }
 
 Result<void> ApkKernel::wait_done(apk::Phase phase, uint32_t slot, uint32_t epoch,
@@ -163,10 +245,7 @@ Result<void> ApkKernel::set_policy(const apk::SharingPolicy& policy) {
   return cuda_result(cudaStreamSynchronize(copy_stream_), "policy");
 }
 
-Result<void> ApkKernel::leave(uint32_t stop_value, Nanoseconds limit) {
-  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(stop_.data(), &stop_value, sizeof stop_value,
-                                      cudaMemcpyHostToDevice, copy_stream_));
-  EXPERTPLEX_CUDA_TRY(cudaStreamSynchronize(copy_stream_));
+Result<void> ApkKernel::wait_left(Nanoseconds limit) {
   cudaError_t state = cudaErrorNotReady;
   const bool left = poll(
       [&] {
@@ -176,7 +255,48 @@ Result<void> ApkKernel::leave(uint32_t stop_value, Nanoseconds limit) {
       limit);
   if (!left) return make_error(ErrorCode::kDeadlineExceeded, "the kernel still runs");
   running_ = false;
-  return cuda_result(state, "adaptive persistent kernel");
+  EXPERTPLEX_TRY(cuda_result(state, "adaptive persistent kernel"));
+  if (left_count_.size() > 0) {
+    EXPERTPLEX_CUDA_TRY(cudaMemcpy(&report_[0].left_count, left_count_.data(), sizeof(uint32_t),
+                                   cudaMemcpyDeviceToHost));
+  }
+  if (report_[0].fault != ApkFault::kNone) return reported("adaptive persistent kernel");
+  return {};
+}
+
+Result<void> ApkKernel::write_stop_word(uint32_t value) {
+  EXPERTPLEX_CUDA_TRY(
+      cudaMemcpyAsync(stop_.data(), &value, sizeof value, cudaMemcpyHostToDevice, copy_stream_));
+  return cuda_result(cudaStreamSynchronize(copy_stream_), "stop word");
+}
+
+Result<void> ApkKernel::leave(uint32_t stop_value, Nanoseconds limit) {
+  EXPERTPLEX_TRY(write_stop_word(stop_value));
+  return wait_left(limit);
+}
+
+Result<void> ApkKernel::request_abort() { return write_stop_word(2); }
+
+Result<apk::SchedulerCounters> ApkKernel::read_counters() const {
+  const apk::SchedulerLimits& limits = parameters_.limits;
+  AlignedStorage copy(limits);
+  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(copy.data(), storage_.data(), copy.size(),
+                                      cudaMemcpyDeviceToHost, copy_stream_));
+  EXPERTPLEX_CUDA_TRY(cudaStreamSynchronize(copy_stream_));
+  return apk::read_counters(apk::TileScheduler<apk::HostMemory>(limits, copy.data()));
+}
+
+Result<std::vector<ApkTraceEvent>> ApkKernel::read_trace(uint32_t cta,
+                                                         apk::PipelineRole pipeline) const {
+  const uint32_t capacity = parameters_.trace_capacity;
+  std::vector<ApkTraceEvent> events(capacity);
+  const size_t first = (size_t{cta} * 2 + static_cast<uint32_t>(pipeline)) * capacity;
+  EXPERTPLEX_CUDA_TRY(cudaMemcpy(events.data(), trace_.data() + first,
+                                 capacity * sizeof(ApkTraceEvent), cudaMemcpyDeviceToHost));
+  size_t count = 0;
+  while (count < capacity && events[count].time_ns != 0) ++count;
+  events.resize(count);
+  return events;
 }
 
 Result<void> ApkKernel::stop(Nanoseconds limit) {

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "apk/counters.h"
 #include "apk/operation.h"
 #include "apk/policy.h"
 #include "base/clock.h"
@@ -48,10 +49,28 @@ struct ApkSlotSetup {
   std::vector<GemmBinding> layers;
 };
 
+// An operation that is ready when the kernel starts.
+struct ApkReady {
+  apk::Phase phase = apk::Phase::kPrefill;
+  uint32_t slot = 0;
+  uint32_t epoch = 1;
+  uint32_t layer = 0;
+  std::vector<uint32_t> rows_per_expert;
+};
+
 struct ApkSetup {
-  std::vector<ApkSlotSetup> slots;  // slot numbers per phase are shape.slot, dense from 0
+  // Slot numbers per phase are shape.slot, dense from 0; at most kApkMaxSlots. Where a template says
+  // how tiles are announced and committed, start() decides.
+  std::vector<ApkSlotSetup> slots;
   apk::SharingPolicy policy;
   uint32_t ctas = 0;
+  std::vector<ApkReady> ready;
+  // One-shot: the kernel runs what is ready and leaves (for profilers and the sanitizer).
+  bool one_shot = false;
+  // An operation that takes longer is reported, and the kernel leaves.
+  Nanoseconds operation_limit = 2 * kSecond;
+  // Events kept per (CTA, pipeline) for read_trace(); 0: none.
+  uint32_t trace_capacity = 0;
   // Done words in device memory, for senders on the device; wait_done() is for words in host
   // memory.
   bool done_words_on_device = false;
@@ -77,6 +96,19 @@ class ApkKernel {
   // Runs what is in flight to its end and leaves; after `limit` aborts and says so.
   Result<void> stop(Nanoseconds limit);
 
+  // Tells the kernel to leave work behind, and does not wait. From any thread.
+  Result<void> request_abort();
+  // The kernel has reported an operation that took too long.
+  bool timed_out() const { return report_[0].fault == ApkFault::kTimeout; }
+  // From any thread, while it runs or afterwards.
+  Result<apk::SchedulerCounters> read_counters() const;
+
+  // Waits for a one-shot kernel to leave, or one that reports a fault.
+  Result<void> wait_left(Nanoseconds limit);
+
+  // When a CTA's pipeline began its tiles, in order, as far as the capacity went. After stop().
+  Result<std::vector<ApkTraceEvent>> read_trace(uint32_t cta, apk::PipelineRole pipeline) const;
+
   // For senders on the device.
   ApkSlot* mailbox(apk::Phase phase, uint32_t slot) const;
   const ApkWord* done_word(apk::Phase phase, uint32_t slot) const;
@@ -84,6 +116,10 @@ class ApkKernel {
 
  private:
   ApkKernel() = default;
+  Result<void> allocate(const ApkSetup& setup, std::span<const uint8_t> storage,
+                        std::span<const GemmBinding> bindings);
+  void stage(const ApkReady& operation);
+  Result<void> write_stop_word(uint32_t value);
   Result<void> leave(uint32_t stop_value, Nanoseconds limit);
   Error reported(const std::string& what) const;
 
@@ -96,6 +132,9 @@ class ApkKernel {
   DeviceBuffer<ApkWord> device_done_;
   DeviceBuffer<uint32_t> stop_;
   MappedArray<ApkReport> report_;
+  DeviceBuffer<uint32_t> left_count_;
+  DeviceBuffer<float4> parking_;
+  DeviceBuffer<ApkTraceEvent> trace_;
   MappedArray<ApkSlot> staging_;
   cudaStream_t kernel_stream_ = nullptr, copy_stream_ = nullptr;
   bool running_ = false;

@@ -12,11 +12,18 @@ constexpr auto kApkKernel = gemm_kernel<Apk, ApkSource>;
 constexpr size_t kApkShared = sizeof(SharedLayout<Apk::kValue>);
 
 __device__ void send(ApkSend& send) {
-  for (uint32_t e = 0; e < send.experts; ++e) send.slot->rows_per_expert[e] = send.rows[e];
+  for (uint32_t e = 0; e < send.experts; ++e) {
+    apk::DeviceMemory::store(&send.slot->rows_per_expert[e],
+                             apk::pack_epoch_value(send.epoch, send.rows[e]), apk::Relaxed{},
+                             apk::SystemScope{});
+  }
   send.slot->request = send.request;
+  // A release in two halves, so that the time is that of the ready word itself.
+  __threadfence_system();
   send.sent_ns = ptx::global_time_ns();
-  apk::DeviceMemory::store(&send.slot->ready.value, apk::pack_epoch_value(send.epoch, 1),
-                           apk::Release{}, apk::SystemScope{});
+  apk::DeviceMemory::store(&send.slot->ready.value,
+                           apk::pack_epoch_value(send.epoch, send.layer + 1), apk::Relaxed{},
+                           apk::SystemScope{});
 }
 
 // False: the limit has passed.
@@ -42,6 +49,32 @@ __global__ void sender_kernel(ApkSenders senders, uint64_t limit_ns) {
 }
 
 }  // namespace
+
+const size_t kApkParkedVectors = kParkedVectors;
+
+const char* apk_barrier_name(uint32_t offset) {
+  using Shared = SharedLayout<Apk::kValue>;
+  struct Group {
+    size_t first;
+    const char* name;
+  };
+  constexpr Group kGroups[] = {
+      {offsetof(Shared, control), "the producers' control words"},
+      {offsetof(Shared, resident_work_empty), "resident_work_empty"},
+      {offsetof(Shared, resident_work_done), "resident_work_done"},
+      {offsetof(Shared, resident_work_full), "resident_work_full"},
+      {offsetof(Shared, main_work_empty), "main_work_empty"},
+      {offsetof(Shared, main_work_done), "main_work_done"},
+      {offsetof(Shared, main_work_full), "main_work_full"},
+      {offsetof(Shared, resident_empty), "resident_empty"},
+      {offsetof(Shared, resident_full), "resident_full"},
+      {offsetof(Shared, main_empty), "main_empty"},
+      {offsetof(Shared, main_full), "main_full"}};
+  for (const Group& group : kGroups) {
+    if (offset >= group.first) return group.name;
+  }
+  return "an unknown word";
+}
 
 cudaError_t prepare_apk_kernels() {
   cudaFuncAttributes attributes;

@@ -14,6 +14,11 @@ namespace expertplex::cuda {
 // that waits for it.
 cudaError_t prepare_apk_kernels();
 
+// Sizes and names of what only device code can spell.
+extern const size_t kApkParkedVectors;  // of float4, per CTA (cuda/device/main_math.h)
+// The mbarrier at this many bytes from the start of a CTA's shared memory: "main_full[1]".
+const char* apk_barrier_name(uint32_t offset);
+
 // Starts one CTA per cluster (parameters.limits.clusters) on `stream`; returns at once.
 // REQUIRES: as many free SMs; the kernel runs until its stop word says so.
 cudaError_t launch_apk(const ApkParameters& parameters, cudaStream_t stream);
@@ -24,12 +29,13 @@ struct ApkSend {
   ApkSlot* slot = nullptr;
   const ApkWord* done = nullptr;
   uint32_t epoch = 0;
+  uint32_t layer = 0;
   uint32_t experts = 0;
   ApkRequest request;
   // When it is sent: so long after the kernel's start, and not before the sender's previous one is
   // done.
   uint64_t not_before_ns = 0;
-  uint64_t sent_ns = 0;  // written: global time just before the ready word
+  uint64_t sent_ns = 0;  // written: global time at the ready word's store
   uint64_t done_ns = 0;  // written: global time when the done word was seen; 0: it never was
   uint32_t rows[kApkMaxExperts] = {};
 };

@@ -3,11 +3,12 @@
 // (device/static_source.h) and the adaptive persistent kernel.
 //
 //   warpgroup 0   warp 0 main producer, warp 1 resident producer, warp 2 scheduler (the source),
-//                 warp 3 of CTA 0 the source's deciding agent
+//                 warp 3 committer; that of CTA 0 is the source's deciding agent too
 //   warpgroup 1,2 main math
 //   warpgroup 3   resident math
 #pragma once
 
+#include "cuda/device/committer.h"
 #include "cuda/device/main_math.h"
 #include "cuda/device/main_producer.h"
 #include "cuda/device/resident_math.h"
@@ -26,14 +27,16 @@ __device__ __forceinline__ void initialise_shared(SharedLayout<kConfig>* shared)
   constexpr uint32_t kMainWarps = 8, kResidentWarps = 4;
   init(shared->main_full, kConfig.main_stages, 1);
   init(shared->main_empty, kConfig.main_stages, kMainWarps);
-  init(shared->main_work_full, kWorkSlots, 1);
-  init(shared->main_work_empty, kWorkSlots, kMainWarps + 1);
+  init(shared->main_work_full, kMainWorkSlots, 1);
+  init(shared->main_work_done, kMainWorkSlots, kMainWarps);
+  init(shared->main_work_empty, kMainWorkSlots, 2);
   init(shared->resident_full, kConfig.resident_stages, 1);
   init(shared->resident_empty, kConfig.resident_stages, kResidentWarps);
   init(shared->resident_work_full, kWorkSlots, 1);
-  init(shared->resident_work_empty, kWorkSlots, kResidentWarps + 1);
-  shared->pause = 0;
-  shared->abort = 0;
+  init(shared->resident_work_done, kWorkSlots, kResidentWarps);
+  init(shared->resident_work_empty, kWorkSlots, 2);
+  shared->control = ProducerControl{};
+  for (uint32_t& barrier : shared->left_waiting) barrier = 0;
   ptx::fence_mbarrier_init();
 }
 
@@ -44,6 +47,7 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
   constexpr GemmConfig kConfig = Config::kValue;
   using Shared = SharedLayout<kConfig>;
   static_assert(sizeof(Shared) <= kSharedLimit, "rings do not fit");
+  static_assert(kConfig.registers() <= kConfig.launch_registers());
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   Shared* shared = reinterpret_cast<Shared*>(shared_bytes);
   if (threadIdx.x == 0) {
@@ -58,31 +62,40 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
   // silence.
   const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const typename Source::Commit commit(parameters);
+  const typename Source::Parking parking(parameters);
+  using Trace = typename Source::Trace;
   if (warp < 4) {
     ptx::decrease_registers<kConfig.producer_registers>();
     if (warp == 0) {
-      MainProducer<kConfig>(shared).run();
+      MainProducer<kConfig, Trace>(shared, Trace(parameters, apk::PipelineRole::kMain)).run();
     } else if (warp == 1) {
       if constexpr (kConfig.has_resident()) {
-        if (ptx::elect_one()) ResidentProducer<kConfig>(shared).run();
+        ResidentProducer<kConfig, Trace>(shared, Trace(parameters, apk::PipelineRole::kResident))
+            .run();
       }
     } else if (warp == 2) {
-      if (ptx::elect_one()) Source::template run<kConfig>(parameters, shared);
-    } else if (blockIdx.x == 0) {
-      Source::run_agent(parameters);
+      Source::template run<kConfig>(parameters, shared);
+    } else {
+      Committer<kConfig, typename Source::Commit> committer(shared, commit);
+      if (blockIdx.x == 0) {
+        Source::run_agent(parameters, committer);
+      } else {
+        committer.run();
+      }
     }
     __syncwarp();
   } else if (warp < 8) {
     ptx::increase_registers<kConfig.math_registers>();
-    if (gridDim.x > 0) MainMath<kConfig, 0, typename Source::Commit>(shared, commit).run();
+    if (gridDim.x > 0) MainMath<kConfig, 0, typename Source::Parking>(shared, parking).run();
   } else if (warp < 12) {
     ptx::increase_registers<kConfig.math_registers>();
-    if (gridDim.x > 0) MainMath<kConfig, 1, typename Source::Commit>(shared, commit).run();
+    if (gridDim.x > 0) MainMath<kConfig, 1, typename Source::Parking>(shared, parking).run();
   } else if constexpr (kConfig.has_resident()) {
     ptx::decrease_registers<kConfig.resident_registers>();
-    ResidentMath<kConfig, typename Source::Commit>(shared, commit).run();
+    ResidentMath<kConfig>(shared).run();
   }
   __syncthreads();
+  if (threadIdx.x == 0) Source::report(parameters, shared->left_waiting);
 }
 
 }  // namespace expertplex::cuda

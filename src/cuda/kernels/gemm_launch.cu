@@ -13,8 +13,8 @@ struct Resident {
 struct MainOnly {
   static constexpr GemmConfig kValue{.main_stages = 4,
                                      .resident_stages = 0,
-                                     .producer_registers = 40,
-                                     .math_registers = 232,
+                                     .producer_registers = 56,
+                                     .math_registers = 224,
                                      .resident_registers = 0};
 };
 

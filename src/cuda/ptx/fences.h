@@ -9,4 +9,7 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+// Release and acquire of system scope, for the relaxed accesses around it.
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 }  // namespace expertplex::ptx

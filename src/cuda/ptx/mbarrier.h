@@ -23,9 +23,10 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives and announces `bytes` that bulk copies will deliver.
-__device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+// Announces `bytes` that bulk copies will deliver, without arriving. Before the copies are issued:
+// bytes that landed before they were announced have ended a phase too early, and too late.
+__device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
@@ -41,6 +42,22 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
       "}"
       : "=r"(done)
       : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// The same, suspended for about `nanoseconds` at most.
+__device__ __forceinline__ bool mbarrier_try_wait_for(uint32_t barrier, uint32_t parity,
+                                                      uint32_t nanoseconds) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity), "r"(nanoseconds)
       : "memory");
   return done != 0;
 }

@@ -22,6 +22,10 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   return value;
 }
 
+__device__ __forceinline__ void store_shared_word(uint32_t address, uint32_t value) {
+  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_words(uint32_t address) {
   uint4 value;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

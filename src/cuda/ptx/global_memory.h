@@ -1,0 +1,21 @@
+// Global memory.
+#pragma once
+
+#include <cstdint>
+
+namespace expertplex::ptx {
+
+// Stores 16 bytes if `condition`; predicated, not branched around.
+__device__ __forceinline__ void store_global_if(bool condition, void* to, float x, float y, float z,
+                                                float w) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p st.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      "}" ::"l"(to),
+      "f"(x), "f"(y), "f"(z), "f"(w), "r"(static_cast<uint32_t>(condition))
+      : "memory");
+}
+
+}  // namespace expertplex::ptx
