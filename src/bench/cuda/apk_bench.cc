@@ -39,6 +39,9 @@ constexpr Policy kPolicies[] = {{"never pause", SwitchMode::kTwoPipelines, Pause
                                 {"window 2", SwitchMode::kTwoPipelines, PausePolicy::kWindow2},
                                 {"window 1", SwitchMode::kTwoPipelines, PausePolicy::kWindow1},
                                 {"pause all", SwitchMode::kTwoPipelines, PausePolicy::kAll}};
+constexpr Policy kMainPolicies[] = {
+    {"tile switching", SwitchMode::kTileSwitching, PausePolicy::kNever},
+    {"parking", SwitchMode::kParking, PausePolicy::kNever}};
 
 struct Slot {
   Phase phase;
@@ -78,9 +81,12 @@ class ApkBench {
       EXPERTPLEX_TRY(in_mid_prefill(slots_[1], policy.name, prefill_us));
       EXPERTPLEX_TRY(finish());
     }
-    EXPERTPLEX_TRY(start(policy_of({"", SwitchMode::kTileSwitching, PausePolicy::kNever})));
-    EXPERTPLEX_TRY(in_mid_prefill(slots_[2], "tile switching", prefill_us));
-    return finish();
+    for (const Policy& policy : kMainPolicies) {
+      EXPERTPLEX_TRY(start(policy_of(policy)));
+      EXPERTPLEX_TRY(in_mid_prefill(slots_[2], policy.name, prefill_us));
+      EXPERTPLEX_TRY(finish());
+    }
+    return {};
   }
 
  private:
@@ -131,7 +137,6 @@ class ApkBench {
       s.shape.intermediate = shape_.columns;
       s.shape.gate_up = {tiling.rows, tiling.columns};
       s.shape.row_group = 8;
-      s.shape.commits_per_tile = slot.pipeline == PipelineRole::kMain ? 2 : 1;
       s.shape.max_row_blocks = kExperts * ((slot.rows + tiling.rows - 1) / tiling.rows);
       for (GemmProblem& problem : slot.layers) {
         EXPERTPLEX_TRY(problem.poison());
@@ -166,7 +171,7 @@ class ApkBench {
     send = ApkSend{};
     send.slot = kernel_->mailbox(slot.phase, slot.index);
     send.done = kernel_->done_word(slot.phase, slot.index);
-    send.request.layer = slot.epoch % static_cast<uint32_t>(slot.layers.size());
+    send.layer = slot.epoch % static_cast<uint32_t>(slot.layers.size());
     send.epoch = ++slot.epoch;
     send.experts = kExperts;
     send.not_before_ns = not_before_ns;
