@@ -180,9 +180,9 @@ class MainMath {
   }
 
   // The tile is the committer's, as far as this warp goes.
-  __device__ __forceinline__ void arrive_done(uint32_t slot, bool done = true) {
+  __device__ __forceinline__ void arrive_done(uint32_t slot) {
     __syncwarp();
-    if (lane_ == 0 && done)
+    if (lane_ == 0)
       ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_done[slot]));
   }
 
@@ -218,27 +218,22 @@ class MainMath {
 
   template <bool kSwapped, bool kSecond>
   __device__ __forceinline__ void finish(uint32_t flags) {
-    bool parks = false;
-    if constexpr (!kSwapped && Parking::kUsed) {
-      parks = flags & kStagePark;
-      park_if<kSecond ? 2 : 1>(parks);
-    }
     const uint32_t slot = flags & kStageSlotMask;
     const TileWork& work = shared_->main_work[slot];
+    if constexpr (!kSwapped && Parking::kUsed) park_if<kSecond ? 2 : 1>(work.flags & kWorkParks);
     constexpr uint32_t kFirstRow = kSwapped ? 0 : kGroup * kWaveRows;
     constexpr uint32_t kSecondRow = kSwapped ? kWaveRows : 2 * kWaveRows;
     const uint32_t stride = work.output_stride;
     const uint32_t row = kFirstRow + row_;
     const uint32_t column = (lane_ % 4) * 8 + (kSwapped ? kGroup * 128 : 0);
     __nv_bfloat16* output = work.output + size_t{row} * stride + column;
-    const int32_t rows_left =
-        (parks ? 0 : static_cast<int32_t>(work.row_count)) - static_cast<int32_t>(row);
+    const int32_t rows_left = static_cast<int32_t>(work.row_count) - static_cast<int32_t>(row);
     store_rows(output, stride, sum_[0], lane_, rows_left);
     if constexpr (kSecond) {
       store_rows(output + size_t{kSecondRow} * stride, stride, sum_[1], lane_,
                  rows_left - static_cast<int32_t>(kSecondRow));
     }
-    arrive_done(slot, !parks);
+    arrive_done(slot);
     clear();
   }
 

@@ -99,7 +99,7 @@ class MainProducer {
     const uint32_t first_weight_row = work.first_weight_row;
     const uint32_t k_tiles = work.k_tiles;
     const bool swapped = work.flags & kWorkSwapped;
-    const uint32_t flags = turn.slot | (swapped ? kStageSwapped : 0) |
+    const uint32_t flags = (swapped ? kStageSwapped : 0) |
                            (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
     LaneScales scales0(work.weight_scales, k_tiles, turn.first_k);
     LaneScales scales1(work.weight_scales + (swapped ? k_tiles : 0), k_tiles, turn.first_k);
@@ -136,8 +136,8 @@ class MainProducer {
       const float scale0 = scales0.at(k), scale1 = scales1.at(k);
       if (ptx::elect_one()) {
         StageStamp stamp;
-        stamp.flags = flags | (k + 1 == k_tiles ? kStageLast : 0) |
-                      (park ? kStageLast | kStagePark : 0) |
+        stamp.flags = (park ? kParkSlot : turn.slot) | flags |
+                      (park || k + 1 == k_tiles ? kStageLast : 0) |
                       (k == turn.first_k && k > 0 ? kStageResume : 0);
         stamp.scale_offset = scales_.stage * kScaleSlotBytes + in_group * 4;
         stamp.weight_scale[0] = scale0;

@@ -38,14 +38,17 @@ constexpr uint32_t kStageLast = 8;         // last k tile of its tile
 constexpr uint32_t kStageSwapped = 16;     // as kWorkSwapped
 constexpr uint32_t kStageSecondWave = 32;  // as kWorkSecondWave
 constexpr uint32_t kStageEnd = 64;         // no data: leave
-constexpr uint32_t kStagePark = 128;       // with kStageLast: the tile goes on later, put it by
-constexpr uint32_t kStageResume = 256;     // first stage of a tile that was put by
+constexpr uint32_t kStageResume = 128;     // first stage of a tile that was put by
 
 constexpr uint32_t kWorkSlots = 2;  // of a queue: the tile under way and the next one
 // The main pipeline has two queues: slots 0 and 1 for tiles in their turn, 2 and 3 for those that
 // go first (decode tiles; they may interrupt a prefill tile).
 constexpr uint32_t kUrgentSlot = kWorkSlots;
 constexpr uint32_t kMainWorkSlots = 2 * kWorkSlots;
+// What the last stage before an interruption names instead of its tile's slot: a tile of no rows, with
+// kWorkParks, and a done barrier that nobody waits for. As a flag of the stage it would be one more
+// word of the stamp that ptxas keeps uniform, for which the end of every stage waits (3 %).
+constexpr uint32_t kParkSlot = kMainWorkSlots;
 
 // Words that steer the producers; each has one writer, and none orders anything. Together, so that
 // one load reads them.
@@ -85,11 +88,11 @@ struct SharedLayout {
   alignas(128) float resident_row_scales[kResidentSlots][kResidentRows][kScaleGroup];
   StageStamp main_stamp[kMainStages];
   StageStamp resident_stamp[kResidentSlots];
-  TileWork main_work[kMainWorkSlots];
+  TileWork main_work[kMainWorkSlots + 1];
   TileWork resident_work[kWorkSlots];
   alignas(8) uint64_t main_full[kMainStages], main_empty[kMainStages];
   uint64_t resident_full[kResidentSlots], resident_empty[kResidentSlots];
-  uint64_t main_work_full[kMainWorkSlots], main_work_done[kMainWorkSlots];
+  uint64_t main_work_full[kMainWorkSlots], main_work_done[kMainWorkSlots + 1];
   uint64_t main_work_empty[kMainWorkSlots];
   uint64_t resident_work_full[kWorkSlots], resident_work_done[kWorkSlots];
   uint64_t resident_work_empty[kWorkSlots];

@@ -57,6 +57,7 @@ struct alignas(16) TileWork {
 
 constexpr uint32_t kWorkEnd = 1;         // no tile: leave
 constexpr uint32_t kWorkSwapped = 2;     // main pipeline: decode, the operands change places
+constexpr uint32_t kWorkParks = 8;       // kParkSlot's: put the accumulators by
 constexpr uint32_t kWorkSecondWave = 4;  // rows beyond the first half of the tile exist
 
 }  // namespace expertplex::cuda

@@ -28,13 +28,15 @@ __device__ __forceinline__ void initialise_shared(SharedLayout<kConfig>* shared)
   init(shared->main_full, kConfig.main_stages, 1);
   init(shared->main_empty, kConfig.main_stages, kMainWarps);
   init(shared->main_work_full, kMainWorkSlots, 1);
-  init(shared->main_work_done, kMainWorkSlots, kMainWarps);
+  init(shared->main_work_done, kMainWorkSlots + 1, kMainWarps);
   init(shared->main_work_empty, kMainWorkSlots, 2);
   init(shared->resident_full, kConfig.resident_stages, 1);
   init(shared->resident_empty, kConfig.resident_stages, kResidentWarps);
   init(shared->resident_work_full, kWorkSlots, 1);
   init(shared->resident_work_done, kWorkSlots, kResidentWarps);
   init(shared->resident_work_empty, kWorkSlots, 2);
+  shared->main_work[kParkSlot] = TileWork{};
+  shared->main_work[kParkSlot].flags = kWorkParks;
   shared->control = ProducerControl{};
   for (uint32_t& barrier : shared->left_waiting) barrier = 0;
   ptx::fence_mbarrier_init();
