@@ -1,16 +1,19 @@
-// An announcement: how a decode operation reaches every cluster in one word. The deciding agent
-// writes it the moment it sees the operation ready, before it has built anything; each cluster
-// below `clusters` then owns the GateUp tile of its own number and needs no claim for it. What is
-// left is claimed as always, from tile `clusters` on.
+// An announcement: how a decode operation reaches every cluster before the agent has built
+// anything. Each cluster below `clusters` owns the GateUp tile of its own number and needs no claim
+// for it; what is left is claimed as always, from tile `clusters` on. It then costs one round of
+// loads to the first load of a tile (the senders' counts, which carry the epoch; an acquire of the
+// ready word, for the rows).
 //
-// So the way from a ready word to the first load is: the agent's look, the clusters' look at this
-// word, and one round of loads that the cluster starts at once (the senders' counts, which carry the
-// epoch; an acquire of the ready word, for the rows).
+// Of an operation of the resident pipeline the ready word itself is the announcement: every cluster
+// owns its tile, whatever else is in flight, so each looks at the senders' words and needs nobody.
+// For the main pipelines, which the phases share, the deciding agent says how many clusters decode
+// gets: the word below, which it writes the moment it sees the operation ready.
 //
 // Only for decode operations of one GEMM: tiles that depend on others need the agent's publication.
-// An operation is announced only while its pipelines have no other operation in flight, and it
-// cannot finish before every announced tile is committed. So an announcement is never overwritten
-// before it has been taken by all that have a tile, and clusters take them in order.
+// An operation cannot finish before every announced tile is committed, so no sender writes its slot
+// again before all have taken theirs; but it may finish before the agent has seen it. The agent
+// announces one only while the main pipelines have no other decode operation in flight, so its word is
+// never overwritten before it has been taken by all that have a tile, and clusters take them in order.
 #pragma once
 
 #include <cstdint>

@@ -60,22 +60,26 @@ class AgentRole {
 
   // Tells all clusters below `clusters` of a decode operation that is ready, before submit; that one
   // is to be told the result, for how many it was announced: 0 where it cannot be (its template does
-  // not want it, its slot is busy, or another operation of its pipelines is in flight).
+  // not want it, its slot is busy, or another operation of the main pipelines is in flight). Those of
+  // the resident pipeline have told all clusters themselves.
   EXPERTPLEX_HOST_DEVICE uint32_t announce(uint32_t slot_index, uint32_t epoch, uint32_t layer,
                                            uint32_t clusters) {
     const SlotView slot = layout_.slot(base_, Phase::kDecode, slot_index);
     if (!slot.shape->announced || is_busy(Phase::kDecode, slot_index)) return 0;
     refresh_window(Phase::kDecode);
     const AgentPrivate& agent = shared()->agent;
-    const PipelineRole role = slot.shape->pipeline;
+    if (slot.shape->pipeline == PipelineRole::kResident) {
+      Mem::write(&shared()->agent.submitted[1][slot_index], epoch);
+      return limits_.clusters;
+    }
     if (Mem::read(&agent.waiting_count[1]) > 0 ||
-        window_has_entry_for(Mem::read(&agent.ready_window[1]), role)) {
+        window_has_entry_for(Mem::read(&agent.ready_window[1]), PipelineRole::kMain)) {
       return 0;
     }
     // From here on it is in flight: it may finish before it is submitted.
     Mem::write(&shared()->agent.submitted[1][slot_index], epoch);
-    Mem::store(&shared()->announced[static_cast<uint32_t>(role)],
-               pack_announcement({epoch, layer, slot_index, clusters}), Relaxed{}, DeviceScope{});
+    Mem::store(&shared()->announced, pack_announcement({epoch, layer, slot_index, clusters}),
+               Relaxed{}, DeviceScope{});
     return clusters;
   }
 
@@ -210,7 +214,8 @@ class AgentRole {
   EXPERTPLEX_HOST_DEVICE bool is_busy(Phase phase, uint32_t slot) const {
     const uint32_t finished =
         Mem::load(&layout_.slot(base_, phase, slot).words->finished, Acquire{}, DeviceScope{});
-    return finished != Mem::read(&shared()->agent.submitted[phase_index(phase)][slot]);
+    // An announced operation may have finished before it was submitted, even seen.
+    return is_earlier(finished, Mem::read(&shared()->agent.submitted[phase_index(phase)][slot]));
   }
 
   EXPERTPLEX_HOST_DEVICE SubmitResult fail(OperationFault fault) {

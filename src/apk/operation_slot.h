@@ -69,6 +69,11 @@ struct SlotView {
   }
 };
 
+// Epochs of a slot grow, and may wrap around.
+EXPERTPLEX_HOST_DEVICE constexpr bool is_earlier(uint32_t epoch, uint32_t than) {
+  return static_cast<int32_t>(epoch - than) < 0;
+}
+
 EXPERTPLEX_HOST_DEVICE constexpr uint64_t pack_epoch_value(uint32_t epoch, uint32_t value) {
   return uint64_t{epoch} << 32 | value;
 }

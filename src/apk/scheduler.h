@@ -113,8 +113,8 @@ class TileScheduler {
     return decision.lend && room.has(other) ? take(pipeline, other, true) : Claim{};
   }
 
-  // Whether `word`, as just read from SharedState::announced of the pipeline's role, is news to it;
-  // it then says what. The leader takes tile `pipeline.cluster` if there is one: makes it from the
+  // Whether `word`, as just read from SharedState::announced, is news to the pipeline; it then says
+  // what. The leader takes tile `pipeline.cluster` if there is one: makes it from the
   // counts of the operation's senders, acquires their ready words, and reports it with
   // note_announced. REQUIRES: what is news is looked at before the next claim.
   EXPERTPLEX_HOST_DEVICE bool read_announcement(PipelineState& pipeline, uint64_t word,
@@ -124,9 +124,8 @@ class TileScheduler {
     *announcement = unpack_announcement(word);
     return pipeline.cluster < announcement->clusters;
   }
-  EXPERTPLEX_HOST_DEVICE uint64_t load_announcement(PipelineRole role) const {
-    return Mem::load(&layout_.shared(base_)->announced[static_cast<uint32_t>(role)], Relaxed{},
-                     DeviceScope{});
+  EXPERTPLEX_HOST_DEVICE uint64_t load_announcement() const {
+    return Mem::load(&layout_.shared(base_)->announced, Relaxed{}, DeviceScope{});
   }
   EXPERTPLEX_HOST_DEVICE Claim note_announced(PipelineState& pipeline, const TileDescriptor& tile) {
     return taken(pipeline, {ClaimStatus::kTile, tile});
@@ -220,11 +219,8 @@ class TileScheduler {
   EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed) {
     const auto look = Mem::begin_look();
     const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
-    // Most looks find nothing, and an acquire costs: on the GPU it drops the SM's L1.
+    // Relaxed: the window only says where to look; who gets a tile acquires with the claim.
     uint64_t rest = Mem::load(window, Relaxed{}, DeviceScope{});
-    if (window_has_entry_for(rest, pipeline.role)) {
-      rest = Mem::load(window, Acquire{}, DeviceScope{});
-    }
     for (; rest != 0; rest >>= 8) {
       if (window_entry_role(rest) != pipeline.role) continue;
       const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));

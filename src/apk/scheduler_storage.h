@@ -92,13 +92,13 @@ struct alignas(128) SharedState {
   // which passes it on in every preempt word. Orders nothing.
   uint32_t abort_word = 0;
   // Up to 8 slots in flight per phase, oldest in the low byte, each a window entry; 0 ends the
-  // list. Writer: the agent, release, device scope; reader: pipeline leaders, acquire. What becomes
-  // visible: the claim words of these operations, open.
+  // list. Writer: the agent, release, device scope, after it has opened the claim words of these
+  // operations; reader: pipeline leaders, relaxed: an entry says where a look may pay.
   alignas(128) uint64_t ready_window[kPhaseCount] = {};
-  // Announcement (announcement.h), by PipelineRole. Writer: the agent, relaxed, device scope;
+  // Announcement (announcement.h) to the main pipelines. Writer: the agent, relaxed, device scope;
   // reader: pipeline leaders, relaxed. Orders nothing: who takes a tile by it acquires the
   // operation's ready word itself.
-  uint64_t announced[2] = {};
+  uint64_t announced = 0;
   alignas(128) AgentPrivate agent;
   // Statistics, relaxed.
   uint64_t submitted[kPhaseCount] = {};

@@ -64,9 +64,12 @@ void add_bench(CLI::App& app, int& exit_code) {
   });
   CLI::App* apk = verb->add_subcommand("apk", "The adaptive persistent kernel, alone and shared");
   const auto apk_options = std::make_shared<bench::ApkBenchOptions>();
-  apk->add_option("--repetitions", apk_options->repetitions, "Prefill operations per number")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  apk->add_option("--only", apk_options->only, "Only sections whose name contains this")
+      ->type_name("TEXT");
+  apk->add_option("--shape", apk_options->shape, "Only shapes whose name contains this")
+      ->type_name("TEXT");
+  apk->add_option("--summary", apk_options->summary, "File of published rows to update");
+  apk->add_option("--commit", apk_options->commit, "Commit that the rows name");
   apk->callback(
       [apk_options, &exit_code] { exit_code = exit_code_of(bench::run_apk_bench(*apk_options)); });
 #endif

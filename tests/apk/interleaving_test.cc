@@ -181,6 +181,20 @@ TEST_F(Interleaving, AnnouncedOperations) {
   walk("announced, beside prefill", more, false);
 }
 
+// The same for the main pipelines, to which the agent announces.
+TEST_F(Interleaving, OperationsThatTheAgentAnnounces) {
+  SharingConfig config = workers();
+  config.agent_is_role = false;
+  config.announced = true;
+  config.prefill_rows = 0;
+  walk("agent announces, fewer tiles than clusters", config, false);
+  config.decode_columns = 2;
+  walk("agent announces, a tile each", config, false);
+  config.decode_columns = 1;
+  config.decode_epochs = 2;
+  walk("agent announces, two operations", config, false);
+}
+
 // Two clusters of two members: too many to walk, so sampled.
 TEST_F(Interleaving, TwoClustersOfTwoSampled) {
   SharingConfig claimers = parking(2, 2, 3);

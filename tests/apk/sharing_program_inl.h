@@ -102,7 +102,7 @@ void SharingModel<Mem>::agent_round(AgentRole<Mem>& agent, uint64_t context) {
       Mem::write(&StorageLayout(limits_).shared(base_)->agent.submitted[p][0], ready);
       request.epoch = 1;
     }
-    if (ghost_.finished[p] == ready - 1) {
+    if (!config_.announced && ghost_.finished[p] == ready - 1) {
       ghost_.claimed[p] = ghost_.written[p][0] = ghost_.written[p][1] = 0;
     }
     uint32_t announced = 0;
@@ -153,6 +153,7 @@ void SharingModel<Mem>::run_sender() {
       explorer().checkpoint(epoch);
     } while (Mem::load(&words_->done_word[p], Acquire{}, SystemScope{}) != epoch - 1);
     explorer().region_write(rows_region_);
+    if (config_.announced) ghost_.claimed[p] = ghost_.written[p][0] = ghost_.written[p][1] = 0;
     Mem::store(&words_->ready_word[p], epoch, Release{}, SystemScope{});
   }
 }
@@ -231,7 +232,9 @@ Claim SharingModel<Mem>::next_claim(Place& place) {
   const uint32_t me = 1u << explorer().current_fiber();
   ghost_.in_next |= me;
   ghost_.saw_empty = (ghost_.saw_empty & ~me) | (decode_claimable() ? 0 : me);
-  if (config_.announced) claim = announced_claim(place);
+  if (config_.announced && place.pipeline.role == config_.decode_pipeline) {
+    claim = announced_claim(place);
+  }
   if (claim.status != ClaimStatus::kTile) claim = scheduler().next(place.pipeline);
   if (claim.status == ClaimStatus::kTile) note_claim(place, claim.tile);
   ghost_.in_next &= ~me;
@@ -244,7 +247,14 @@ Claim SharingModel<Mem>::next_claim(Place& place) {
 template <typename Mem>
 Claim SharingModel<Mem>::announced_claim(Place& place) {
   Announcement a;
-  const uint64_t word = scheduler().load_announcement(place.pipeline.role);
+  uint64_t word = 0;
+  if (place.pipeline.role == PipelineRole::kResident) {
+    const uint32_t ready =
+        Mem::load(&words_->ready_word[phase_index(Phase::kDecode)], Relaxed{}, SystemScope{});
+    if (ready > 0) word = pack_announcement({ready, 0, 0, config_.clusters});
+  } else {
+    word = scheduler().load_announcement();
+  }
   if (!scheduler().read_announcement(place.pipeline, word, &a)) return {};
   const Operation op = operation(Phase::kDecode);
   if (place.pipeline.cluster >= op.rows * op.columns) return {};

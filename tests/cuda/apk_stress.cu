@@ -29,7 +29,7 @@ __device__ void send(const StressSlot& s, uint32_t epoch, const uint32_t* rows) 
                              apk::Relaxed{}, apk::SystemScope{});
   }
   s.mailbox->request = ApkRequest{};
-  apk::DeviceMemory::store(&s.mailbox->ready.value, apk::pack_epoch_value(epoch, 1),
+  apk::DeviceMemory::store(&s.mailbox->ready, apk::pack_epoch_value(epoch, 1),
                            apk::Release{}, apk::SystemScope{});
 }
 

@@ -44,8 +44,8 @@ class ApkStressTest : public ApkKernelTest {
     using apk::PausePolicy;
     using apk::SwitchMode;
     while (cudaStreamQuery(stream_) == cudaErrorNotReady) {
-      const auto policy = sharing(static_cast<SwitchMode>(random_() % 3),
-                                  static_cast<PausePolicy>(random_() % 4));
+      const auto policy =
+          sharing(static_cast<SwitchMode>(random_() % 3), static_cast<PausePolicy>(random_() % 4));
       const auto set = kernel_->set_policy(policy);
       ASSERT_TRUE(set) << set.error().message;
     }
@@ -86,16 +86,23 @@ class ApkStressTest : public ApkKernelTest {
 };
 
 TEST_F(ApkStressTest, AHundredThousandRandomOperations) {
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kPrefill, PipelineRole::kMain, 0, 160, {3, 512, 1536}));
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kPrefill, PipelineRole::kMain, 1, 160, {2, 256, 1024}));
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kDecode, PipelineRole::kResident, 0, 16, {5, 512, 1024}));
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kDecode, PipelineRole::kResident, 1, 40, {3, 256, 2048}));
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kDecode, PipelineRole::kMain, 2, 128, {4, 512, 1024}));
-  ASSERT_NO_FATAL_FAILURE(add_stress_slot(Phase::kDecode, PipelineRole::kMain, 3, 20, {2, 512, 768}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kPrefill, PipelineRole::kMain, 0, 160, {3, 512, 1536}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kPrefill, PipelineRole::kMain, 1, 160, {2, 256, 1024}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kDecode, PipelineRole::kResident, 0, 16, {5, 512, 1024}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kDecode, PipelineRole::kResident, 1, 40, {3, 256, 2048}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kDecode, PipelineRole::kMain, 2, 128, {4, 512, 1024}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_stress_slot(Phase::kDecode, PipelineRole::kMain, 3, 20, {2, 512, 768}));
   ASSERT_EQ(prepare_stress(), cudaSuccess);
   const auto free_sms = static_cast<uint32_t>(slots_.size());
   // 6 slots: 100,008 operations in all.
-  for (const StressRun& r : {StressRun{sms_ - free_sms, 10'000}, StressRun{37, 6'000}, StressRun{3, 668}}) {
+  for (const StressRun& r :
+       {StressRun{sms_ - free_sms, 10'000}, StressRun{37, 6'000}, StressRun{3, 668}}) {
     ASSERT_NO_FATAL_FAILURE(run_stress(r));
   }
 }

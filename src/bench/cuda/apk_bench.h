@@ -1,14 +1,17 @@
-// The adaptive persistent kernel alone and shared: decode operations isolated, back to back and in
-// mid-prefill, under every policy; prefill alone and with decode beside it. Outputs are checked
-// against an exact reference in the same run.
+// The adaptive persistent kernel alone and shared, in sections (apk_sections.h).
 #pragma once
+
+#include <string>
 
 #include "base/result.h"
 
 namespace expertplex::bench {
 
 struct ApkBenchOptions {
-  int repetitions = 15;
+  std::string only;     // sections whose name contains this
+  std::string shape;    // shapes whose name contains this
+  std::string summary;  // file to which rows go; empty: none
+  std::string commit = "unknown";
 };
 
 Result<void> run_apk_bench(const ApkBenchOptions& options);

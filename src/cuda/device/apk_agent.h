@@ -30,17 +30,17 @@ class ApkAgent {
     const apk::OperationTemplate& shape = *view(phase_, slot_).shape;
     role_ = shape.pipeline;
     announced_ = valid_ && shape.announced;
-    ready_word_ = &mailbox(phase_, slot_).ready.value;
+    ready_word_ = &mailbox(phase_, slot_).ready;
   }
 
   // Until an abort has been told to all clusters; then the CTA's own commits to their end.
   __device__ __forceinline__ void run() {
-    slow_look();
+    read_policy();
     decide();
     for (uint32_t round = 1;; ++round) {
       const uint64_t seen = load_ready();
       // While the load is under way.
-      if (round % kCommitRounds == 0 && !committer_.poll(0)) return;
+      if (!committer_.poll()) return;
       bool changed = false;
       uint32_t fresh = __ballot_sync(kAllLanes, is_fresh(seen));
       if (fresh != 0) {
@@ -64,7 +64,6 @@ class ApkAgent {
  private:
   // Rounds between two looks at policy, stop word and the operations' limit.
   static constexpr uint32_t kSlowRounds = 64;
-  static constexpr uint32_t kCommitRounds = 4;
 
   __device__ __forceinline__ apk::SharedState* shared() const {
     return layout_.shared(p_.scheduler);
@@ -92,7 +91,8 @@ class ApkAgent {
       const uint32_t finished =
           Memory::load(&slot.words->finished, apk::Relaxed{}, apk::DeviceScope{});
       const apk::UnclaimedTiles left = apk::find_unclaimed_tiles<Memory>(slot);
-      retired = finished == submitted_;
+      // An operation of the resident pipeline may be over before it is seen here, and the next one too.
+      retired = !apk::is_earlier(finished, submitted_);
       in_flight_ = !retired;
       unclaimed_ = !retired && left.any;
       row_blocks_ = left.row_blocks;
@@ -137,24 +137,22 @@ class ApkAgent {
   // The operation in `lane`'s slot, whose ready word that lane has seen. What clusters wait for comes
   // first, and that lane needs nobody for it.
   __device__ __forceinline__ void submit(uint32_t lane, uint64_t seen) {
-    const bool decodes = in_flight_ && phase_ == apk::Phase::kDecode;
-    const uint32_t resident =
-        __ballot_sync(kAllLanes, decodes && role_ == apk::PipelineRole::kResident);
-    const uint32_t main = __ballot_sync(kAllLanes, decodes && role_ == apk::PipelineRole::kMain);
+    const uint32_t main = __ballot_sync(kAllLanes, in_flight_ && phase_ == apk::Phase::kDecode &&
+                                                       role_ == apk::PipelineRole::kMain);
     const bool prefill = __any_sync(kAllLanes, in_flight_ && phase_ == apk::Phase::kPrefill);
     uint32_t announced = 0;
     if (lane_ == lane && announced_) {
       if (role_ == apk::PipelineRole::kResident) {
-        if (resident == 0) announced = p_.limits.clusters;
+        announced = p_.limits.clusters;  // by the ready word itself
       } else if (main == 0) {
         if (!prefill) announced = p_.limits.clusters;
         // The budget wants the footprint where it has an expectation of it.
-        if (prefill && policy_.budget.expected_footprint_milli == 0) {
+        if (prefill && policy_.preemption_enabled && policy_.budget.expected_footprint_milli == 0) {
           announced = apk::contended_decode_clusters(policy_.budget, 0, p_.limits.clusters);
         }
-      }
-      if (announced > 0) {
-        announce(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen) - 1, announced);
+        if (announced > 0) {
+          announce(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen) - 1, announced);
+        }
       }
     }
     const apk::Phase phase =
@@ -173,14 +171,19 @@ class ApkAgent {
     ++next_sequence_;
     ApkSlot& box = mailbox(phase, slot_index);
     // Of the ready word: the request's owner. And of the slot: its last readers are through.
-    Memory::load(&box.ready.value, apk::Acquire{}, apk::SystemScope{});
+    Memory::load(&box.ready, apk::Acquire{}, apk::SystemScope{});
     Memory::load(&slot.words->finished, apk::Acquire{}, apk::DeviceScope{});
     const uint32_t blocks = instantiate(slot, box, epoch);
+    if (blocks == kIsOver) {
+      if (lane_ == lane) in_flight_ = false;
+      return;
+    }
     if (blocks == kBadCounts || blocks > slot.shape->max_row_blocks || layer >= p_.layers) {
       refuse(phase, slot_index, epoch, blocks);
       return;
     }
     if (announced == 0 && main == 0 && slot.shape->announced &&
+        (!prefill || policy_.preemption_enabled) &&
         slot.shape->pipeline == apk::PipelineRole::kMain) {
       announced = apk::contended_decode_clusters(policy_.budget, blocks, p_.limits.clusters);
       if (lane_ == lane) announce(epoch, layer, announced);
@@ -190,13 +193,14 @@ class ApkAgent {
 
   // The lane of the operation's slot.
   __device__ __forceinline__ void announce(uint32_t epoch, uint32_t layer, uint32_t clusters) {
-    Memory::store(&shared()->announced[static_cast<uint32_t>(role_)],
-                  apk::pack_announcement({epoch, layer, slot_, clusters}), apk::Relaxed{},
-                  apk::DeviceScope{});
+    Memory::store(&shared()->announced, apk::pack_announcement({epoch, layer, slot_, clusters}),
+                  apk::Relaxed{}, apk::DeviceScope{});
   }
 
   // What apk::instantiate_operation writes for the experts, lanes side by side; the row blocks.
-  static constexpr uint32_t kBadCounts = ~0u;
+  // kIsOver: counts of a later operation have come, so all tiles of this one were announced and it
+  // finished before it was seen here.
+  static constexpr uint32_t kBadCounts = ~0u, kIsOver = ~1u;
   __device__ __forceinline__ uint32_t instantiate(const apk::SlotView& slot, const ApkSlot& box,
                                                   uint32_t epoch) {
     uint32_t blocks_before = 0;
@@ -207,7 +211,11 @@ class ApkAgent {
       const uint64_t word = expert < experts ? Memory::load(&box.rows_per_expert[expert],
                                                             apk::Relaxed{}, apk::DeviceScope{})
                                              : uint64_t{epoch} << 32;
-      if (__any_sync(kAllLanes, static_cast<uint32_t>(word >> 32) != epoch)) return kBadCounts;
+      const uint32_t of = static_cast<uint32_t>(word >> 32);
+      if (slot.shape->announced && __any_sync(kAllLanes, apk::is_earlier(epoch, of))) {
+        return kIsOver;
+      }
+      if (__any_sync(kAllLanes, of != epoch)) return kBadCounts;
       const uint32_t rows = static_cast<uint32_t>(word);
       const uint32_t blocks = apk::ceil_div(rows, height);
       uint32_t end = blocks;

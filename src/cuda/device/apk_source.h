@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/device/apk_agent.h"
+#include "cuda/device/apk_inbox.h"
 #include "cuda/device/apk_scheduler_warp.h"
 #include "cuda/device/apk_state.h"
 #include "cuda/device/main_math.h"
@@ -73,6 +74,9 @@ class ApkSource {
     apk::PipelineRole role_;
     uint32_t count_ = 0;
   };
+
+  template <GemmConfig kConfig>
+  using Inbox = ApkInbox<kConfig>;
 
   // The last warp of CTA 0's first warpgroup.
   template <typename Committer>

@@ -1,14 +1,15 @@
 // What host, senders and the adaptive persistent kernel share in memory.
 //
-// Words, of the form {epoch:32, value:32} but for the last, each on a line of its own:
+// Words, of the form {epoch:32, value:32} but for the last:
 //   ready_word   one per (phase, slot), device memory; value = layer + 1. Writer: whoever sends the
 //                operation (the host by a copy, another stream, a peer GPU), release, system scope,
-//                after counts, request and rows are written. Readers: the deciding agent, relaxed
-//                while it polls, acquire before it reads the request; the scheduler warp of a CTA
-//                that takes an announced tile, acquire. Becomes visible: request and rows.
+//                after counts, request and rows are written. Readers: the deciding agent and, of
+//                announced operations, the resident producer of every CTA (apk_inbox.h), relaxed
+//                while they poll, acquire before the agent reads the request and before a CTA loads
+//                rows. Becomes visible: request and rows.
 //   row counts   one per (phase, slot, expert); value = rows. Writer: the sender, relaxed, before
-//                the ready word. Readers: agent and scheduler warps, relaxed: each carries its
-//                epoch, so it says itself whether it is the operation's.
+//                the ready word. Readers: the same, relaxed: each carries its epoch, so it says
+//                itself whether it is the operation's.
 //   done_word    one per (phase, slot), device memory (or host memory, in tests); value = 1. Writer:
 //                the committer whose commit finished the operation, or the agent for an operation
 //                without rows, release, system scope. Reader: the sender, acquire. Becomes visible:
@@ -39,12 +40,14 @@ struct ApkRequest {
 
 constexpr uint32_t kApkMaxExperts = 256;
 constexpr uint32_t kApkMaxSlots = 32;  // of both phases: the agent keeps one per lane
+// Decode slots below this may be announced (apk/announcement.h); those of others are claimed.
+constexpr uint32_t kApkInboxSlots = 7;
 
 // One operation slot as its sender sees it.
 struct alignas(128) ApkSlot {
-  ApkWord ready;
+  uint64_t ready = 0;                             // ready word
+  uint64_t rows_per_expert[kApkMaxExperts] = {};  // row counts
   ApkRequest request;
-  alignas(128) uint64_t rows_per_expert[kApkMaxExperts] = {};  // row counts
 };
 
 // Why the kernel left before it was told to.

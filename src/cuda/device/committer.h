@@ -19,42 +19,55 @@ class Committer {
   __device__ __forceinline__ Committer(Shared* shared, const Commit& commit)
       : shared_(shared), commit_(commit) {}
 
-  // One look at every queue, all lanes, of `nanoseconds` at most: asleep on what decode waits for
-  // (a warp that only looks takes half the issue slots from its math warps). False: everything is committed, or the CTA is aborted.
-  __device__ __forceinline__ bool poll(uint32_t nanoseconds) {
-    look_at(shared_->main_work + kUrgentSlot, shared_->main_work_done + kUrgentSlot,
-            shared_->main_work_empty + kUrgentSlot, urgent_);
-    main_ended_ |=
-        look_at(shared_->main_work, shared_->main_work_done, shared_->main_work_empty, main_);
+  // One look at every queue, all lanes, decode first. False: everything is committed, or the CTA is
+  // aborted.
+  __device__ __forceinline__ bool poll() {
+    look_at_owned();
     if constexpr (kConfig.has_resident()) {
-      if (nanoseconds > 0) {
-        ptx::mbarrier_try_wait_for(
-            ptx::shared_address(&shared_->resident_work_done[resident_.stage]), resident_.parity,
-            nanoseconds);
-      }
-      resident_ended_ |= look_at(shared_->resident_work, shared_->resident_work_done,
-                                 shared_->resident_work_empty, resident_);
-    } else if (nanoseconds > 0) {
-      __nanosleep(nanoseconds);
+      resident_ended_ |= look_at_resident(0, resident_);
     }
+    look_at_main(kMainUrgentSlot, urgent_);
+    main_ended_ |= look_at_main(0, main_);
     if (main_ended_ && resident_ended_) {
-      // The last urgent tiles were done before the end was, but perhaps after the look at them.
-      for (uint32_t i = 0; i < kWorkSlots; ++i) {
-        look_at(shared_->main_work + kUrgentSlot, shared_->main_work_done + kUrgentSlot,
-                shared_->main_work_empty + kUrgentSlot, urgent_);
-      }
+      commit_the_rest();
       return false;
     }
     return *reinterpret_cast<volatile uint32_t*>(&shared_->control.abort) == 0;
   }
 
   __device__ __forceinline__ void run() {
-    while (poll(kNapNanoseconds)) {
-    }
+    // A warp that only looks takes half the issue slots from its math warps; one that waits on a
+    // barrier misses what the others of its barriers say.
+    while (poll()) __nanosleep(kNapNanoseconds);
   }
 
  private:
-  static constexpr uint32_t kNapNanoseconds = 250;
+  static constexpr uint32_t kNapNanoseconds = 100;
+
+  // The last urgent and owned tiles were done before the ends were, but perhaps after the looks at
+  // them.
+  __device__ __forceinline__ void commit_the_rest() {
+    for (uint32_t i = 0; i < kWorkSlots; ++i) {
+      look_at_main(kMainUrgentSlot, urgent_);
+      look_at_owned();
+    }
+  }
+
+  __device__ __forceinline__ void look_at_owned() {
+    if constexpr (kConfig.has_resident()) {
+      look_at_resident(kResidentOwnedSlot, resident_owned_);
+      look_at_main(kMainOwnedSlot, main_owned_);
+    }
+  }
+  __device__ __forceinline__ bool look_at_main(uint32_t slot, RingPosition<kWorkSlots>& position) {
+    return look_at(shared_->main_work + slot, shared_->main_work_done + slot,
+                   shared_->main_work_empty + slot, position);
+  }
+  __device__ __forceinline__ bool look_at_resident(uint32_t slot,
+                                                   RingPosition<kWorkSlots>& position) {
+    return look_at(shared_->resident_work + slot, shared_->resident_work_done + slot,
+                   shared_->resident_work_empty + slot, position);
+  }
 
   // True: the queue's end.
   __device__ __forceinline__ bool look_at(const TileWork* work, uint64_t* done, uint64_t* empty,
@@ -74,7 +87,7 @@ class Committer {
 
   Shared* shared_;
   const Commit& commit_;
-  RingPosition<kWorkSlots> main_, urgent_, resident_;
+  RingPosition<kWorkSlots> main_, urgent_, main_owned_, resident_, resident_owned_;
   bool main_ended_ = false, resident_ended_ = !kConfig.has_resident();
 };
 

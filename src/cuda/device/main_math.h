@@ -182,8 +182,7 @@ class MainMath {
   // The tile is the committer's, as far as this warp goes.
   __device__ __forceinline__ void arrive_done(uint32_t slot) {
     __syncwarp();
-    if (lane_ == 0)
-      ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_done[slot]));
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_done[slot]));
   }
 
   __device__ __forceinline__ float4* parked() const { return parking_() + (threadIdx.x - 128); }

@@ -2,7 +2,7 @@
 // and stamps every stage with what it is. It is the only one that orders stages; math warps follow
 // the stamps.
 //
-// Work comes in two queues. Urgent work (decode) goes first; where the policy says so it interrupts
+// Work comes in three queues (work_queue.h). Decode goes first; where the policy says so it interrupts
 // a prefill tile between two k tiles: the last stage before it tells the math warps to put their
 // accumulators by, the first stage after it to fetch them again.
 //
@@ -55,52 +55,58 @@ class MainProducer {
   static constexpr uint32_t kScaleSlotBytes = kMainWideRows * kScaleRowBytes;
   static constexpr uint32_t kControl = kSharedBase + offsetof(Shared, control);
   static constexpr uint32_t kAborted = ~0u;
-  // While it waits for ordinary work it looks for urgent work as often.
-  static constexpr uint32_t kLookNanoseconds = 100;
+  // Between two looks at both queues: whoever waits on the one's barrier sleeps through the other's
+  // for microseconds, whatever limit the wait is given.
+  static constexpr uint32_t kNapNanoseconds = 40;
 
   // What to load next: a work slot, from which k tile on.
   struct Turn {
     uint32_t slot = 0, first_k = 0;
   };
 
-  __device__ __forceinline__ bool urgent_ready() const {
-    return agree(ptx::mbarrier_test_wait(
-        ptx::shared_address(&shared_->main_work_full[kUrgentSlot + urgent_.stage]),
-        urgent_.parity));
+  __device__ __forceinline__ bool is_full(uint32_t first,
+                                          const RingPosition<kWorkSlots>& position) const {
+    return ptx::mbarrier_test_wait(
+        ptx::shared_address(&shared_->main_work_full[first + position.stage]), position.parity);
+  }
+  __device__ __forceinline__ bool decode_ready() const {
+    return agree(is_full(kMainUrgentSlot, urgent_) ||
+                 (kConfig.has_resident() && is_full(kMainOwnedSlot, owned_)));
+  }
+  __device__ __forceinline__ bool take_from(uint32_t first, RingPosition<kWorkSlots>& position,
+                                            Turn* turn) {
+    if (!agree(is_full(first, position))) return false;
+    *turn = {first + position.stage, 0};
+    position.advance();
+    return true;
   }
 
-  // Urgent work, then what it interrupted, then the next in turn. False: leave.
+  // Decode, then what it interrupted, then the next in turn. False: leave.
   __device__ __forceinline__ bool next_turn(Turn* turn) {
     for (;;) {
-      if (urgent_ready()) {
-        *turn = {kUrgentSlot + urgent_.stage, 0};
-        urgent_.advance();
-        return true;
-      }
+      if (kConfig.has_resident() && take_from(kMainOwnedSlot, owned_, turn)) return true;
+      if (take_from(kMainUrgentSlot, urgent_, turn)) return true;
       if (parked_.first_k > 0) {
         *turn = parked_;
         parked_ = {};
         return true;
       }
+      if (take_from(0, queue_, turn)) return true;
       const uint32_t full = ptx::shared_address(&shared_->main_work_full[queue_.stage]);
-      if (agree(ptx::mbarrier_try_wait_for(full, queue_.parity, kLookNanoseconds))) {
-        *turn = {queue_.stage, 0};
-        queue_.advance();
-        return true;
-      }
       if (__any_sync(0xffffffff, aborted<Shared>(full, queue_.parity))) return false;
+      __nanosleep(kNapNanoseconds);
     }
   }
 
-  // Returns how far it came: work.k_tiles, or the k tile from which it goes on after urgent work.
+  // Returns how far it came: work.k_tiles, or the k tile from which it goes on after decode.
   __device__ __forceinline__ uint32_t load(const TileWork& work, const Turn& turn) {
     const GemmBinding* binding = work.binding;
     const uint32_t first_row = work.first_row;
     const uint32_t first_weight_row = work.first_weight_row;
     const uint32_t k_tiles = work.k_tiles;
     const bool swapped = work.flags & kWorkSwapped;
-    const uint32_t flags = (swapped ? kStageSwapped : 0) |
-                           (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
+    const uint32_t flags =
+        (swapped ? kStageSwapped : 0) | (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
     LaneScales scales0(work.weight_scales, k_tiles, turn.first_k);
     LaneScales scales1(work.weight_scales + (swapped ? k_tiles : 0), k_tiles, turn.first_k);
     for (uint32_t k = turn.first_k; k < k_tiles; ++k) {
@@ -155,12 +161,11 @@ class MainProducer {
     return k_tiles;
   }
 
-  // Before a prefill stage: gives way to urgent work, and keeps to the pause policy. False: leave.
+  // Before a prefill stage: gives way to decode, and keeps to the pause policy. False: leave.
   __device__ __forceinline__ bool wait_turn(uint32_t k, uint32_t k_tiles, bool* park) {
     for (;;) {
       const uint4 control = ptx::load_shared_words(kControl);
-      const bool urgent = agree(control.z != 0) && urgent_ready();
-      if (urgent) {
+      if (agree(control.z != 0) && decode_ready()) {
         // Not before an even k tile, and not before the last one: scale slots are used again after
         // two groups, which is safe where each has two k tiles or more.
         *park = k % 2 == 1 && k + 2 < k_tiles;
@@ -201,7 +206,7 @@ class MainProducer {
 
   Shared* shared_;
   Trace trace_;
-  RingPosition<kWorkSlots> queue_, urgent_;
+  RingPosition<kWorkSlots> queue_, urgent_, owned_;
   Turn parked_;  // first_k > 0: a tile to go on with
   RingPosition<kConfig.main_stages> position_;
   RingPosition<Shared::kScaleSlots> scales_;

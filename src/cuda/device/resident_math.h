@@ -39,6 +39,10 @@ class ResidentMath {
   static constexpr uint32_t kWaves = kResidentWeightRows / 64;
   static constexpr uint32_t kTokenGroups = kResidentRows / 8;
 
+  // The stage's turn bounds the tile's speed (4 stages in flight, 2 us from load to arrival), so
+  // little waits between its full and its empty barrier. Products are issued in one piece: a load
+  // that is waited for between them lets the main pipeline's products in, which take far longer
+  // (140 instead of 100 us in mid-prefill).
   __device__ __forceinline__ bool step(uint32_t stage, uint32_t parity) {
     if (!wait_phase<Shared>(kSharedBase + offsetof(Shared, resident_full) + stage * 8, parity)) {
       return false;
@@ -49,7 +53,11 @@ class ResidentMath {
       arrive_done(stamp.flags & kStageSlotMask);
       return false;
     }
-    multiply(stage, stamp);
+    float product[kWaves][kResidentRows / 2];
+    multiply(stage, product);
+    if (lane_ == 0)
+      ptx::mbarrier_arrive(kSharedBase + offsetof(Shared, resident_empty) + stage * 8);
+    add(product, stamp);
     if (stamp.flags & kStageLast) finish(stamp.flags & kStageSlotMask);
     return true;
   }
@@ -62,17 +70,8 @@ class ResidentMath {
     }
   }
 
-  __device__ __forceinline__ void multiply(uint32_t stage, const StageStamp& stamp) {
-    // Token scales of this thread's columns, read before the stage is given back.
-    float2 scale[kTokenGroups];
-    const uint32_t scales = kSharedBase + offsetof(Shared, resident_row_scales) +
-                            stamp.scale_offset + (lane_ % 4) * 2 * kScaleGroup * 4;
-#pragma unroll
-    for (uint32_t j = 0; j < kTokenGroups; ++j) {
-      scale[j].x = ptx::load_shared(scales + j * 8 * kScaleGroup * 4) * stamp.weight_scale[0];
-      scale[j].y = ptx::load_shared(scales + (j * 8 + 1) * kScaleGroup * 4) * stamp.weight_scale[0];
-    }
-    float product[kWaves][kResidentRows / 2];
+  __device__ __forceinline__ static void multiply(uint32_t stage,
+                                                  float (&product)[kWaves][kResidentRows / 2]) {
     constexpr uint32_t kWeights =
         ptx::wgmma_operand_low(kSharedBase + offsetof(Shared, resident_weights));
     constexpr uint32_t kRows =
@@ -95,17 +94,27 @@ class ResidentMath {
 #pragma unroll
     for (uint32_t w = 0; w < kWaves; ++w) ptx::pin_registers(product[w]);
     ptx::wgmma_wait<0>();
-    if (lane_ == 0)
-      ptx::mbarrier_arrive(kSharedBase + offsetof(Shared, resident_empty) + stage * 8);
 #pragma unroll
-    for (uint32_t w = 0; w < kWaves; ++w) {
-      ptx::pin_registers(product[w]);
+    for (uint32_t w = 0; w < kWaves; ++w) ptx::pin_registers(product[w]);
+  }
+
+  // Token scales are read after their stage was given back: their slot is loaded again three groups
+  // later, which the ring does not reach before this warp's next arrival.
+  __device__ __forceinline__ void add(const float (&product)[kWaves][kResidentRows / 2],
+                                      const StageStamp& stamp) {
+    const uint32_t scales = kSharedBase + offsetof(Shared, resident_row_scales) +
+                            stamp.scale_offset + (lane_ % 4) * 2 * kScaleGroup * 4;
 #pragma unroll
-      for (uint32_t j = 0; j < kTokenGroups; ++j) {
-        sum_[w][4 * j] += product[w][4 * j] * scale[j].x;
-        sum_[w][4 * j + 1] += product[w][4 * j + 1] * scale[j].y;
-        sum_[w][4 * j + 2] += product[w][4 * j + 2] * scale[j].x;
-        sum_[w][4 * j + 3] += product[w][4 * j + 3] * scale[j].y;
+    for (uint32_t j = 0; j < kTokenGroups; ++j) {
+      const float x = ptx::load_shared(scales + j * 8 * kScaleGroup * 4) * stamp.weight_scale[0];
+      const float y =
+          ptx::load_shared(scales + (j * 8 + 1) * kScaleGroup * 4) * stamp.weight_scale[0];
+#pragma unroll
+      for (uint32_t w = 0; w < kWaves; ++w) {
+        sum_[w][4 * j] += product[w][4 * j] * x;
+        sum_[w][4 * j + 1] += product[w][4 * j + 1] * y;
+        sum_[w][4 * j + 2] += product[w][4 * j + 2] * x;
+        sum_[w][4 * j + 3] += product[w][4 * j + 3] * y;
       }
     }
   }

@@ -6,15 +6,16 @@
 //                Stage s and its stamp may be read.
 //   *_empty[s]   arrivals: every math warp of the pipeline. Waiter: the producer. Stage s may be
 //                loaded again; wgmma has finished reading it.
-//   *_work_full[q]   arrivals: the scheduler warp (1). Waiters: the producer (math warps follow its
-//                stamps). work[q] is written.
+//   *_work_full[q]   arrivals: the scheduler warp, or the resident producer for owned tiles (1).
+//                Waiters: the producer (math warps follow its stamps). work[q] is written.
 //   *_work_done[q]   arrivals: every math warp. Waiter: the committer. The tile's output is written.
-//   *_work_empty[q]  arrivals: the producer and the committer (1 each). Waiter: the scheduler warp.
+//   *_work_empty[q]  arrivals: the producer and the committer (1 each). Waiter: who fills the queue.
 //                Nobody needs work[q] any more.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/device/apk_state.h"
 #include "cuda/device/gemm_config.h"
 #include "cuda/device/tile_work.h"
 #include "cuda/ptx/shared_memory.h"
@@ -40,15 +41,18 @@ constexpr uint32_t kStageSecondWave = 32;  // as kWorkSecondWave
 constexpr uint32_t kStageEnd = 64;         // no data: leave
 constexpr uint32_t kStageResume = 128;     // first stage of a tile that was put by
 
-constexpr uint32_t kWorkSlots = 2;  // of a queue: the tile under way and the next one
-// The main pipeline has two queues: slots 0 and 1 for tiles in their turn, 2 and 3 for those that
-// go first (decode tiles; they may interrupt a prefill tile).
-constexpr uint32_t kUrgentSlot = kWorkSlots;
-constexpr uint32_t kMainWorkSlots = 2 * kWorkSlots;
+// Work slots: each queue of work_queue.h has two, for the tile under way and the next one.
+constexpr uint32_t kWorkSlots = 2;
+constexpr uint32_t kMainUrgentSlot = kWorkSlots;
+constexpr uint32_t kMainOwnedSlot = 2 * kWorkSlots;
+constexpr uint32_t kMainWorkSlots = 3 * kWorkSlots;
+constexpr uint32_t kResidentOwnedSlot = kWorkSlots;
+constexpr uint32_t kResidentWorkSlots = 2 * kWorkSlots;
 // What the last stage before an interruption names instead of its tile's slot: a tile of no rows, with
 // kWorkParks, and a done barrier that nobody waits for. As a flag of the stage it would be one more
 // word of the stamp that ptxas keeps uniform, for which the end of every stage waits (3 %).
 constexpr uint32_t kParkSlot = kMainWorkSlots;
+static_assert(kParkSlot <= kStageSlotMask);
 
 // Words that steer the producers; each has one writer, and none orders anything. Together, so that
 // one load reads them.
@@ -65,6 +69,17 @@ struct alignas(16) ProducerControl {
   // itself; readers: all roles.
   uint32_t abort = 0;
 };
+
+// What the inbox (apk_inbox.h) keeps of one of its words: of the ready word of a decode slot, or of
+// the announcement. Only the resident producer uses it.
+struct alignas(16) InboxEntry {
+  uint64_t taken = 0;  // the word that was last dealt with
+  // Of the slot: the GateUp tile of this cluster's number, where every row block is an expert's only
+  // one; local experts.
+  uint16_t row_block = 0, column_tile = 0, experts = 0;
+  uint16_t looks = 0;  // 1: the word is looked at
+};
+constexpr uint32_t kInboxWords = kApkInboxSlots + 1;
 
 constexpr uint32_t kCtaWarps = 16;
 
@@ -89,14 +104,19 @@ struct SharedLayout {
   StageStamp main_stamp[kMainStages];
   StageStamp resident_stamp[kResidentSlots];
   TileWork main_work[kMainWorkSlots + 1];
-  TileWork resident_work[kWorkSlots];
+  TileWork resident_work[kResidentWorkSlots];
   alignas(8) uint64_t main_full[kMainStages], main_empty[kMainStages];
   uint64_t resident_full[kResidentSlots], resident_empty[kResidentSlots];
   uint64_t main_work_full[kMainWorkSlots], main_work_done[kMainWorkSlots + 1];
   uint64_t main_work_empty[kMainWorkSlots];
-  uint64_t resident_work_full[kWorkSlots], resident_work_done[kWorkSlots];
-  uint64_t resident_work_empty[kWorkSlots];
+  uint64_t resident_work_full[kResidentWorkSlots], resident_work_done[kResidentWorkSlots];
+  uint64_t resident_work_empty[kResidentWorkSlots];
   ProducerControl control;
+  InboxEntry inbox[kInboxWords];
+  // The words as the last look saw them, each with the 8 bytes behind it. Writer: asynchronous copies
+  // of the resident producer, which arrive on inbox_seen_full (one arrival a lane); reader: it.
+  alignas(16) uint64_t inbox_seen[kInboxWords][2];
+  uint64_t inbox_seen_full[1];
   // What each warp waited for when the abort word made it leave: the barrier's address, the parity
   // in the highest bit; 0: it left at its end. Writer: that warp; reader: thread 0 at the end.
   uint32_t left_waiting[kCtaWarps];

@@ -28,6 +28,15 @@ class StaticSource {
     __device__ __forceinline__ void parked() const {}
   };
 
+  // All tiles come by the scheduler warp's queue.
+  template <GemmConfig kConfig>
+  struct Inbox {
+    static constexpr bool kUsed = false;
+    __device__ __forceinline__ Inbox(const Parameters&, SharedLayout<kConfig>*) {}
+    __device__ __forceinline__ void look() const {}
+    __device__ __forceinline__ void take() const {}
+  };
+
   template <typename Committer>
   static __device__ __forceinline__ void run_agent(const Parameters&, Committer& committer) {
     committer.run();

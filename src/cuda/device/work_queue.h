@@ -1,5 +1,5 @@
-// The scheduler warp's end of a work queue: turns a tile into work and hands it to a pipeline's
-// producer, math warps and committer. A single thread uses it.
+// The writing end of a work queue: turns a tile into work and hands it to a pipeline's producer, math
+// warps and committer. One thread uses it, or one warp.
 #pragma once
 
 #include "cuda/device/shared_layout.h"
@@ -7,8 +7,14 @@
 
 namespace expertplex::cuda {
 
-// kUrgent: the main pipeline's tiles that go first.
-enum class Queue : uint8_t { kMain, kUrgent, kResident };
+// Of the main pipeline: tiles in their turn, claimed decode tiles, and decode tiles that the cluster
+// owns (apk/announcement.h); the last two go first, and may interrupt a prefill tile. Of the
+// resident pipeline: claimed and owned.
+enum class Queue : uint8_t { kMain, kMainUrgent, kMainOwned, kResident, kResidentOwned };
+
+__device__ __forceinline__ constexpr bool is_resident(Queue queue) {
+  return queue == Queue::kResident || queue == Queue::kResidentOwned;
+}
 
 __device__ __forceinline__ BindingHead load_head(const GemmBinding* binding) {
   const auto pointer = [](const void* at) {
@@ -26,10 +32,10 @@ __device__ __forceinline__ BindingHead load_head(const GemmBinding* binding) {
 template <Queue kQueue>
 __device__ __forceinline__ void make_work(const GemmBinding* binding, const BindingHead& head,
                                           const apk::TileDescriptor& tile, TileWork* work) {
-  const bool swapped = kQueue != Queue::kResident && tile.phase == apk::Phase::kDecode;
-  const uint32_t tile_columns = kQueue == Queue::kResident ? kResidentWeightRows
-                                : swapped                  ? kMainWideRows
-                                                           : kMainNarrowRows;
+  const bool swapped = !is_resident(kQueue) && tile.phase == apk::Phase::kDecode;
+  const uint32_t tile_columns = is_resident(kQueue) ? kResidentWeightRows
+                                : swapped           ? kMainWideRows
+                                                    : kMainNarrowRows;
   const uint32_t half = swapped ? kMainNarrowRows / 2 : kMainWideRows / 2;
   // Bindings never change while a kernel runs; the rows of a block do.
   const uint32_t first_row = head.masked_capacity > 0
@@ -46,7 +52,7 @@ __device__ __forceinline__ void make_work(const GemmBinding* binding, const Bind
   work->first_weight_row = first_weight_row;
   work->k_tiles = head.k_tiles;
   work->flags = (swapped ? kWorkSwapped : 0) |
-                (kQueue != Queue::kResident && tile.row_count > half ? kWorkSecondWave : 0);
+                (!is_resident(kQueue) && tile.row_count > half ? kWorkSecondWave : 0);
   work->tile = tile;
 }
 
@@ -69,28 +75,35 @@ class WorkQueue {
                                        const apk::TileDescriptor& tile) {
     make_work<kQueue>(binding, head, tile, &work()[slot()]);
     publish();
+    advance();
   }
   __device__ __forceinline__ void push_end() {
     work()[slot()].flags = kWorkEnd;
     publish();
+    advance();
   }
 
+  // Of a warp that keeps the queue together: for the lanes that do not push.
+  __device__ __forceinline__ void advance() { position_.advance(); }
+
  private:
-  static constexpr uint32_t kFirstSlot = kQueue == Queue::kUrgent ? kUrgentSlot : 0;
+  static constexpr uint32_t kFirstSlot = kQueue == Queue::kMainUrgent      ? kMainUrgentSlot
+                                         : kQueue == Queue::kMainOwned     ? kMainOwnedSlot
+                                         : kQueue == Queue::kResidentOwned ? kResidentOwnedSlot
+                                                                           : 0;
 
   __device__ __forceinline__ uint32_t slot() const { return kFirstSlot + position_.stage; }
   __device__ __forceinline__ void publish() {
     ptx::mbarrier_arrive(ptx::shared_address(&full()[slot()]));
-    position_.advance();
   }
   __device__ __forceinline__ TileWork* work() const {
-    return kQueue == Queue::kResident ? shared_->resident_work : shared_->main_work;
+    return is_resident(kQueue) ? shared_->resident_work : shared_->main_work;
   }
   __device__ __forceinline__ uint64_t* full() const {
-    return kQueue == Queue::kResident ? shared_->resident_work_full : shared_->main_work_full;
+    return is_resident(kQueue) ? shared_->resident_work_full : shared_->main_work_full;
   }
   __device__ __forceinline__ uint64_t* empty() const {
-    return kQueue == Queue::kResident ? shared_->resident_work_empty : shared_->main_work_empty;
+    return is_resident(kQueue) ? shared_->resident_work_empty : shared_->main_work_empty;
   }
 
   Shared* shared_;

@@ -80,7 +80,8 @@ Result<std::unique_ptr<ApkKernel>> ApkKernel::start(const ApkSetup& setup) {
     EXPERTPLEX_CHECK(shape.gate_up.rows == tiling.rows && shape.gate_up.columns == tiling.columns,
                      "tiles of {} x {}, the pipeline's are {} x {}", shape.gate_up.rows,
                      shape.gate_up.columns, tiling.rows, tiling.columns);
-    shape.announced = shape.phase == apk::Phase::kDecode && shape.hidden == 0;
+    shape.announced =
+        shape.phase == apk::Phase::kDecode && shape.hidden == 0 && shape.slot < kApkInboxSlots;
     shape.commits_per_tile = 1;
     const apk::OperationFault fault = apk::install_template(p.limits, storage.data(), shape);
     if (fault != apk::OperationFault::kNone) {
@@ -165,7 +166,7 @@ void ApkKernel::stage(const ApkReady& operation) {
     staged.rows_per_expert[e] =
         apk::pack_epoch_value(operation.epoch, operation.rows_per_expert[e]);
   }
-  staged.ready.value = apk::pack_epoch_value(operation.epoch, operation.layer + 1);
+  staged.ready = apk::pack_epoch_value(operation.epoch, operation.layer + 1);
 }
 
 Result<void> ApkKernel::signal(apk::Phase phase, uint32_t slot, uint32_t epoch, uint32_t layer,
@@ -174,8 +175,8 @@ Result<void> ApkKernel::signal(apk::Phase phase, uint32_t slot, uint32_t epoch, 
   const ApkSlot& staged = staging_[apk_slot_index(parameters_.limits, phase, slot)];
   ApkSlot* box = mailbox(phase, slot);
   // Two copies of one stream: counts and request lie there before the ready word.
-  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&box->request, &staged.request,
-                                      sizeof(ApkSlot) - offsetof(ApkSlot, request),
+  EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(box->rows_per_expert, staged.rows_per_expert,
+                                      sizeof(ApkSlot) - offsetof(ApkSlot, rows_per_expert),
                                       cudaMemcpyHostToDevice, copy_stream_));
   EXPERTPLEX_CUDA_TRY(cudaMemcpyAsync(&box->ready, &staged.ready, sizeof(uint64_t),
                                       cudaMemcpyHostToDevice, copy_stream_));

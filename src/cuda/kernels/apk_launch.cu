@@ -21,7 +21,7 @@ __device__ void send(ApkSend& send) {
   // A release in two halves, so that the time is that of the ready word itself.
   __threadfence_system();
   send.sent_ns = ptx::global_time_ns();
-  apk::DeviceMemory::store(&send.slot->ready.value,
+  apk::DeviceMemory::store(&send.slot->ready,
                            apk::pack_epoch_value(send.epoch, send.layer + 1), apk::Relaxed{},
                            apk::SystemScope{});
 }
@@ -59,6 +59,7 @@ const char* apk_barrier_name(uint32_t offset) {
     const char* name;
   };
   constexpr Group kGroups[] = {
+      {offsetof(Shared, inbox_seen_full), "inbox_seen_full"},
       {offsetof(Shared, control), "the producers' control words"},
       {offsetof(Shared, resident_work_empty), "resident_work_empty"},
       {offsetof(Shared, resident_work_done), "resident_work_done"},

@@ -45,7 +45,7 @@ struct ApkSender {
   ApkSend* sends = nullptr;
   uint32_t count = 0;
 };
-constexpr uint32_t kMaxApkSenders = 2;
+constexpr uint32_t kMaxApkSenders = 4;
 struct ApkSenders {
   ApkSender sender[kMaxApkSenders];
 };

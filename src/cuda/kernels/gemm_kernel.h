@@ -32,9 +32,10 @@ __device__ __forceinline__ void initialise_shared(SharedLayout<kConfig>* shared)
   init(shared->main_work_empty, kMainWorkSlots, 2);
   init(shared->resident_full, kConfig.resident_stages, 1);
   init(shared->resident_empty, kConfig.resident_stages, kResidentWarps);
-  init(shared->resident_work_full, kWorkSlots, 1);
-  init(shared->resident_work_done, kWorkSlots, kResidentWarps);
-  init(shared->resident_work_empty, kWorkSlots, 2);
+  init(shared->resident_work_full, kResidentWorkSlots, 1);
+  init(shared->resident_work_done, kResidentWorkSlots, kResidentWarps);
+  init(shared->resident_work_empty, kResidentWorkSlots, 2);
+  init(shared->inbox_seen_full, 1, 32);
   shared->main_work[kParkSlot] = TileWork{};
   shared->main_work[kParkSlot].flags = kWorkParks;
   shared->control = ProducerControl{};
@@ -72,7 +73,9 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
       MainProducer<kConfig, Trace>(shared, Trace(parameters, apk::PipelineRole::kMain)).run();
     } else if (warp == 1) {
       if constexpr (kConfig.has_resident()) {
-        ResidentProducer<kConfig, Trace>(shared, Trace(parameters, apk::PipelineRole::kResident))
+        using Inbox = typename Source::template Inbox<kConfig>;
+        ResidentProducer<kConfig, Trace, Inbox>(
+            shared, Trace(parameters, apk::PipelineRole::kResident), Inbox(parameters, shared))
             .run();
       }
     } else if (warp == 2) {

@@ -23,8 +23,8 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Announces `bytes` that bulk copies will deliver, without arriving. Before the copies are issued:
-// bytes that landed before they were announced have ended a phase too early, and too late.
+// Announces `bytes` that bulk copies will deliver, without arriving. While an arrival is still
+// outstanding: else bytes that land before they are announced end a phase too early.
 __device__ __forceinline__ void mbarrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -42,22 +42,6 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t par
       "}"
       : "=r"(done)
       : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
-// The same, suspended for about `nanoseconds` at most.
-__device__ __forceinline__ bool mbarrier_try_wait_for(uint32_t barrier, uint32_t parity,
-                                                      uint32_t nanoseconds) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity), "r"(nanoseconds)
       : "memory");
   return done != 0;
 }

@@ -50,10 +50,12 @@ __device__ __forceinline__ void pin_registers(float (&values)[kCount]) {
 }
 
 // The same value, but ptxas keeps it in a register instead of computing it again at each use (from
-// special registers: some 30 cycles in front of what needs it).
+// special registers: some 30 cycles in front of what needs it). All lanes of the warp. A shuffle is
+// the one move that is never done twice.
 __device__ __forceinline__ uint32_t keep_in_register(uint32_t value) {
-  asm volatile("" : "+r"(value));
-  return value;
+  uint32_t lane;
+  asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return __shfl_sync(0xffffffff, value, static_cast<int>(lane));
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {

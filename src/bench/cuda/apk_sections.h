@@ -1,0 +1,24 @@
+// The sections of `bench apk`, each on kernels of its own; every one checks the outputs that it
+// timed. What a section measures is said where it is written.
+#pragma once
+
+#include "bench/cuda/apk_workload.h"
+#include "bench/cuda/bench_rows.h"
+
+namespace expertplex::bench {
+
+// A way in which the phases share the persistent kernel.
+struct ApkMode {
+  const char* name;  // in row names
+  apk::SwitchMode mode;
+  apk::PausePolicy pause;
+  size_t decode_slot;  // of the section's workload
+};
+
+// How soon a decode operation is under way in the middle of a prefill, and how long tiles take.
+Result<void> measure_delay(const GemmName& shape, BenchRows& rows);
+
+// Decode operations alone: isolated, and with the next one always ready.
+Result<void> measure_alone(const GemmName& shape, BenchRows& rows);
+
+}  // namespace expertplex::bench
