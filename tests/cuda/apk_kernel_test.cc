@@ -89,7 +89,7 @@ TEST_F(ApkKernelTest, InterruptedTilesGoOn) {
   ASSERT_TRUE(kernel_->stop(kLimit));
   size_t resumed = 0;
   for (uint32_t cta = 0; cta < kCtas; ++cta) {
-    const auto events = kernel_->read_trace(cta, PipelineRole::kMain);
+    const auto events = kernel_->read_trace(cta, ApkTraceKind::kMainLoads);
     ASSERT_TRUE(events) << events.error().message;
     for (const ApkTraceEvent& event : events.value()) resumed += event.first_k > 0;
   }

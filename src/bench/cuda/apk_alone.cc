@@ -53,11 +53,13 @@ Result<void> measure_alone(const GemmName& shape, BenchRows& rows) {
       const PipelineRole pipeline = count > 16 ? PipelineRole::kMain : PipelineRole::kResident;
       EXPERTPLEX_ASSIGN(const Times t, measure(shape, pipeline, experts, count));
       const double bytes = double(experts) * shape.columns * shape.k;
-      fmt::print("{} {}x{}: isolated {:.1f} us ({:.1f} .. {:.1f}, p99 {:.1f}), back to back {:.1f} us, "
-                 "{:.2f} TB/s\n",
-                 shape.name, experts, count, t.isolated.median, t.isolated.low, t.isolated.high,
-                 t.isolated_p99, t.back_to_back, bytes / t.back_to_back * 1e-6);
-      const std::string name = fmt::format("apk.gemm.{}_gate_up.masked_{}x{}_us", shape.name, experts, count);
+      fmt::print(
+          "{} {}x{}: isolated {:.1f} us ({:.1f} .. {:.1f}, p99 {:.1f}), back to back {:.1f} us, "
+          "{:.2f} TB/s\n",
+          shape.name, experts, count, t.isolated.median, t.isolated.low, t.isolated.high,
+          t.isolated_p99, t.back_to_back, bytes / t.back_to_back * 1e-6);
+      const std::string name =
+          fmt::format("apk.gemm.{}_gate_up.masked_{}x{}_us", shape.name, experts, count);
       rows.add(name, t.isolated.median, "us");
       rows.add(name + "_b2b", t.back_to_back, "us");
     }

@@ -25,17 +25,17 @@ Result<std::unique_ptr<ApkWorkload>> ApkWorkload::make(const GemmName& shape,
     Slot slot{wanted, 0, 0, {}};
     slot.index = next[apk::phase_index(slot.phase)]++;
     for (uint32_t l = 0; l < slot.weight_sets; ++l) {
-      EXPERTPLEX_ASSIGN(GemmProblem problem,
-                        GemmProblem::make({slot.experts, shape.columns, shape.k},
-                                          std::vector<uint32_t>(slot.experts, slot.rows),
-                                          {slot.rows}, seed++));
+      EXPERTPLEX_ASSIGN(
+          GemmProblem problem,
+          GemmProblem::make({slot.experts, shape.columns, shape.k},
+                            std::vector<uint32_t>(slot.experts, slot.rows), {slot.rows}, seed++));
       slot.layers.push_back(std::move(problem));
     }
     workload->slots_.push_back(std::move(slot));
   }
   EXPERTPLEX_CUDA_TRY(cudaStreamCreateWithFlags(&workload->stream_, cudaStreamNonBlocking));
-  EXPERTPLEX_ASSIGN(workload->sends_, cuda::MappedArray<ApkSend>::allocate(
-                                          size_t{kMostSends} * cuda::kMaxApkSenders));
+  EXPERTPLEX_ASSIGN(workload->sends_, cuda::MappedArray<ApkSend>::allocate(size_t{kMostSends} *
+                                                                           cuda::kMaxApkSenders));
   return workload;
 }
 
@@ -92,8 +92,7 @@ Result<void> ApkWorkload::finish() {
 }
 
 void ApkWorkload::push(uint32_t sender, size_t slot, uint64_t not_before_ns) {
-  push(sender, slot, not_before_ns,
-       std::vector<uint32_t>(slots_[slot].experts, slots_[slot].rows));
+  push(sender, slot, not_before_ns, std::vector<uint32_t>(slots_[slot].experts, slots_[slot].rows));
 }
 
 void ApkWorkload::push(uint32_t sender, size_t index, uint64_t not_before_ns,

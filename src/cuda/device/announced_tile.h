@@ -42,7 +42,7 @@ class AnnouncedTile {
     if (__any_sync(kAll, ahead != 0) || epoch != a.epoch) {
       // Words of a later operation: the announced one is over.
       return __any_sync(kAll, ahead > 0) || apk::is_earlier(a.epoch, epoch) ? OwnTile::kNone
-                                                                           : OwnTile::kNotYet;
+                                                                            : OwnTile::kNotYet;
     }
     const uint32_t rows = static_cast<uint32_t>(count);
     if (entry_.experts > 32 || __any_sync(kAll, rows > most_rows)) return place(a);
@@ -100,8 +100,8 @@ class AnnouncedTile {
         if (lane >= step) end += before;
       }
       const uint32_t first_block = total + end - blocks;
-      const bool mine = blockIdx.x >= first_block * columns &&
-                        blockIdx.x < (first_block + blocks) * columns;
+      const bool mine =
+          blockIdx.x >= first_block * columns && blockIdx.x < (first_block + blocks) * columns;
       const uint32_t holder = __ballot_sync(kAll, mine);
       if (holder != 0) {
         const uint32_t from = static_cast<uint32_t>(__ffs(static_cast<int>(holder))) - 1;

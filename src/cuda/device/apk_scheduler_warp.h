@@ -83,19 +83,22 @@ class ApkSchedulerWarp {
     shared_->control.park = decision_.park;
   }
 
-  // One claim for each pipeline with room. False: there was nothing to be had.
+  // One claim for each pipeline that wants a tile. False: there was nothing to be had.
   __device__ __forceinline__ bool claim() {
     uint32_t found = 0;
     if (lane_ == 0) {
-      if (resident_decode_ && resident_queue_.has_room()) {
+      const uint4 wanted =
+          ptx::load_shared_words(kSharedBase + static_cast<uint32_t>(offsetof(Shared, wanted)));
+      if (resident_decode_ && resident_queue_.pushed() < wanted.z && resident_queue_.has_room()) {
         const apk::Claim claim = scheduler_.next(resident_, decision_, {});
         if (claim.status == apk::ClaimStatus::kTile) {
           push(resident_queue_, claim.tile);
           found = 1;
         }
       }
-      const apk::TileScheduler<Memory>::Room room{prefill_ && main_queue_.has_room(),
-                                                  decode_ && urgent_queue_.has_room()};
+      const apk::TileScheduler<Memory>::Room room{
+          prefill_ && main_queue_.pushed() < wanted.x && main_queue_.has_room(),
+          decode_ && urgent_queue_.pushed() < wanted.y && urgent_queue_.has_room()};
       if (room.prefill || room.decode) {
         const apk::Claim claim = scheduler_.next(main_, decision_, room);
         if (claim.status == apk::ClaimStatus::kTile) {

@@ -15,12 +15,38 @@ class ApkSource {
  public:
   using Parameters = ApkParameters;
 
+  // Events of one kind of this CTA, one lane.
+  class Trace {
+   public:
+    __device__ __forceinline__ Trace(const Parameters& parameters, ApkTraceKind kind)
+        : parameters_(parameters), kind_(kind) {}
+    __device__ __forceinline__ void operator()(const apk::TileDescriptor& tile, uint32_t first_k) {
+      if (parameters_.trace == nullptr || count_ == parameters_.trace_capacity) return;
+      const uint32_t list = blockIdx.x * kApkTraceKinds + static_cast<uint32_t>(kind_);
+      parameters_.trace[size_t{list} * parameters_.trace_capacity + count_++] = {
+          ptx::global_time_ns(), tile.epoch, tile.phase, tile.slot, static_cast<uint16_t>(first_k)};
+    }
+
+    // A tile is put by.
+    __device__ __forceinline__ void parked() {
+      const apk::StorageLayout layout(parameters_.limits);
+      apk::DeviceMemory::count(
+          &layout.cluster(parameters_.scheduler, blockIdx.x)->counters.preemptions, 1);
+    }
+
+   private:
+    const Parameters& parameters_;
+    ApkTraceKind kind_;
+    uint32_t count_ = 0;
+  };
+
   // The committer, one lane, when a tile's output is written.
   class Commit {
    public:
     __device__ __forceinline__ explicit Commit(const Parameters& parameters)
-        : parameters_(parameters) {}
-    __device__ __forceinline__ void operator()(const apk::TileDescriptor& tile) const {
+        : parameters_(parameters), trace_(parameters, ApkTraceKind::kCommits) {}
+    __device__ __forceinline__ void operator()(const apk::TileDescriptor& tile) {
+      trace_(tile, 0);
       apk::TileScheduler<apk::DeviceMemory> scheduler(parameters_.limits, parameters_.scheduler);
       const bool fin = scheduler.commit(tile);
       if (!fin) return;
@@ -34,6 +60,7 @@ class ApkSource {
 
    private:
     const Parameters& parameters_;
+    Trace trace_;
   };
 
   // Where this CTA's math warps put the accumulators of an interrupted tile.
@@ -48,31 +75,6 @@ class ApkSource {
 
    private:
     const Parameters& parameters_;
-  };
-
-  // A producer, one lane, with the first loads of each tile.
-  class Trace {
-   public:
-    __device__ __forceinline__ Trace(const Parameters& parameters, apk::PipelineRole role)
-        : parameters_(parameters), role_(role) {}
-    __device__ __forceinline__ void operator()(const apk::TileDescriptor& tile, uint32_t first_k) {
-      if (parameters_.trace == nullptr || count_ == parameters_.trace_capacity) return;
-      const uint32_t pipeline = blockIdx.x * 2 + static_cast<uint32_t>(role_);
-      parameters_.trace[size_t{pipeline} * parameters_.trace_capacity + count_++] = {
-          ptx::global_time_ns(), tile.epoch, tile.phase, tile.slot, static_cast<uint16_t>(first_k)};
-    }
-
-    // A tile is put by.
-    __device__ __forceinline__ void parked() {
-      const apk::StorageLayout layout(parameters_.limits);
-      apk::DeviceMemory::count(
-          &layout.cluster(parameters_.scheduler, blockIdx.x)->counters.preemptions, 1);
-    }
-
-   private:
-    const Parameters& parameters_;
-    apk::PipelineRole role_;
-    uint32_t count_ = 0;
   };
 
   template <GemmConfig kConfig>

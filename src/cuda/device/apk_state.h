@@ -77,7 +77,14 @@ struct ApkReport {
   ApkLeftWaiting left[kApkMostLeft];
 };
 
-// A pipeline's producer has issued the first loads of a tile.
+// What a trace event tells of a tile.
+enum class ApkTraceKind : uint32_t {
+  kMainLoads = 0,  // a pipeline's producer has issued its first loads
+  kResidentLoads = 1,
+  kCommits = 2,  // the committer has seen that its output is written
+};
+constexpr uint32_t kApkTraceKinds = 3;
+
 struct ApkTraceEvent {
   uint64_t time_ns = 0;  // global timer; 0: no event
   uint32_t epoch = 0;
@@ -100,7 +107,7 @@ struct ApkParameters {
   float4* parking = nullptr;       // [clusters][kParkedVectors]
   // An operation that takes longer is reported, and the kernel leaves.
   uint64_t operation_limit_ns = 0;
-  ApkTraceEvent* trace = nullptr;  // [clusters][2 pipelines][trace_capacity]; null: off
+  ApkTraceEvent* trace = nullptr;  // [clusters][kinds][trace_capacity]; null: off
   uint32_t trace_capacity = 0;
 };
 

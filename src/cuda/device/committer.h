@@ -86,7 +86,7 @@ class Committer {
   }
 
   Shared* shared_;
-  const Commit& commit_;
+  Commit commit_;
   RingPosition<kWorkSlots> main_, urgent_, main_owned_, resident_, resident_owned_;
   bool main_ended_ = false, resident_ended_ = !kConfig.has_resident();
 };

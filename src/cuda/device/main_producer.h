@@ -85,13 +85,21 @@ class MainProducer {
   __device__ __forceinline__ bool next_turn(Turn* turn) {
     for (;;) {
       if (kConfig.has_resident() && take_from(kMainOwnedSlot, owned_, turn)) return true;
-      if (take_from(kMainUrgentSlot, urgent_, turn)) return true;
+      if (take_from(kMainUrgentSlot, urgent_, turn)) {
+        begin(&shared_->begun.urgent);
+        want(&shared_->wanted.urgent, &shared_->begun.urgent);
+        return true;
+      }
       if (parked_.first_k > 0) {
         *turn = parked_;
         parked_ = {};
         return true;
       }
-      if (take_from(0, queue_, turn)) return true;
+      if (take_from(0, queue_, turn)) {
+        begin(&shared_->begun.main);
+        return true;
+      }
+      want(&shared_->wanted.main, &shared_->begun.main);
       const uint32_t full = ptx::shared_address(&shared_->main_work_full[queue_.stage]);
       if (__any_sync(0xffffffff, aborted<Shared>(full, queue_.parity))) return false;
       __nanosleep(kNapNanoseconds);
@@ -157,6 +165,7 @@ class MainProducer {
       position_.advance();
       if (loaded_ < kConfig.main_stages) ++loaded_;
       if (park) return k + 1;
+      if (k == k_tiles / 4) want(&shared_->wanted.main, &shared_->begun.main);
     }
     return k_tiles;
   }

@@ -51,6 +51,7 @@ class ResidentProducer {
   // Until there may be some. False: leave.
   __device__ __forceinline__ bool wait_for_work() {
     set_loading(0);
+    want(&shared_->wanted.resident, &shared_->begun.resident);
     const uint32_t full = ptx::shared_address(&shared_->resident_work_full[queue_.stage]);
     if constexpr (!Inbox::kUsed) return warp_wait<Shared>(full, queue_.parity);
     inbox_.look();
@@ -62,8 +63,9 @@ class ResidentProducer {
   // Takes the next tile if there is one, an owned one first, and sends for its first weight scales:
   // a tile that has to wait for them when its stages are free loses a microsecond.
   __device__ __forceinline__ bool find_next() {
-    if (!(Inbox::kUsed && take_from(kResidentOwnedSlot, owned_)) && !take_from(0, queue_)) {
-      return false;
+    if (!(Inbox::kUsed && take_from(kResidentOwnedSlot, owned_))) {
+      if (!take_from(0, queue_)) return false;
+      begin(&shared_->begun.resident);
     }
     const TileWork& work = shared_->resident_work[next_];
     if ((work.flags & kWorkEnd) == 0) {
@@ -130,6 +132,7 @@ class ResidentProducer {
       __syncwarp();
       stamp_stage = stamp_stage + 1 == kStages ? 0 : stamp_stage + 1;
       // What came in the meantime is known when this tile's loads are on their way.
+      if (k == k_tiles / 4) want(&shared_->wanted.resident, &shared_->begun.resident);
       if (k + kLookAhead == k_tiles) inbox_.look();
       if (k + kStages == k_tiles) find_next();
     }

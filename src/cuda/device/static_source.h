@@ -15,7 +15,7 @@ class StaticSource {
   using Parameters = StaticSourceParameters;
   struct Commit {
     __device__ __forceinline__ explicit Commit(const Parameters&) {}
-    __device__ __forceinline__ void operator()(const apk::TileDescriptor&) const {}
+    __device__ __forceinline__ void operator()(const apk::TileDescriptor&) {}
   };
   struct Parking {
     static constexpr bool kUsed = false;
@@ -23,7 +23,7 @@ class StaticSource {
     __device__ __forceinline__ float4* operator()() const { return nullptr; }
   };
   struct Trace {
-    __device__ __forceinline__ Trace(const Parameters&, apk::PipelineRole) {}
+    __device__ __forceinline__ Trace(const Parameters&, ApkTraceKind) {}
     __device__ __forceinline__ void operator()(const apk::TileDescriptor&, uint32_t) const {}
     __device__ __forceinline__ void parked() const {}
   };

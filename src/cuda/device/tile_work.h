@@ -12,16 +12,8 @@
 
 namespace expertplex::cuda {
 
-// One grouped GEMM: D[r, n] = sum over k of A[r, k] W[e, n, k], for the rows r of expert e.
-// Lives in global memory, written before the kernel starts; found by (phase, slot, layer).
-//   rows     FP8 e4m3 [row capacity][K], row-major; row scales fp32 [row capacity][scale_stride]
-//   weights  FP8 e4m3 [experts * N][K]; weight scales fp32 [experts * N / 128][K / 128]
-//   output   BF16 [row capacity][output_stride]
-struct alignas(128) GemmBinding {
-  // Boxes are those of the pipeline that runs it: rows of K 128 bytes, scales of 16.
-  CUtensorMap rows_map;
-  CUtensorMap row_scales_map;
-  CUtensorMap weights_map;
+// What a scheduler warp reads of a binding, in one round of loads.
+struct alignas(16) BindingHead {
   const float* weight_scales = nullptr;
   __nv_bfloat16* output = nullptr;
   // Where rows lie. Masked: expert e from row e * masked_capacity on. Else block_first_row says the
@@ -33,12 +25,17 @@ struct alignas(128) GemmBinding {
   uint32_t k_tiles = 0;  // K / 128
 };
 
-// What a scheduler warp reads of a binding, in one round of loads.
-struct BindingHead {
-  const float* weight_scales;
-  __nv_bfloat16* output;
-  const uint32_t* block_first_row;
-  uint32_t masked_capacity, output_stride, columns, k_tiles;
+// One grouped GEMM: D[r, n] = sum over k of A[r, k] W[e, n, k], for the rows r of expert e.
+// Lives in global memory, written before the kernel starts; found by (phase, slot, layer).
+//   rows     FP8 e4m3 [row capacity][K], row-major; row scales fp32 [row capacity][scale_stride]
+//   weights  FP8 e4m3 [experts * N][K]; weight scales fp32 [experts * N / 128][K / 128]
+//   output   BF16 [row capacity][output_stride]
+struct alignas(128) GemmBinding {
+  // Boxes are those of the pipeline that runs it: rows of K 128 bytes, scales of 16.
+  CUtensorMap rows_map;
+  CUtensorMap row_scales_map;
+  CUtensorMap weights_map;
+  BindingHead head;
 };
 
 struct alignas(16) TileWork {

@@ -8,6 +8,7 @@
 #include "cuda/device/shared_layout.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/shared_memory.h"
+#include "cuda/ptx/warp.h"
 
 namespace expertplex::cuda {
 
@@ -46,6 +47,18 @@ __device__ __forceinline__ bool warp_wait(uint32_t barrier, uint32_t parity) {
       return false;
   }
   return true;
+}
+
+// A producer's warp: one claimed tile more has begun; the next one is wanted (WantedTiles).
+__device__ __forceinline__ void begin(uint32_t* begun) {
+  const uint32_t address = ptx::shared_address(begun);
+  if (ptx::elect_one()) ptx::store_shared_word(address, ptx::load_shared_word(address) + 1);
+  __syncwarp();
+}
+__device__ __forceinline__ void want(uint32_t* wanted, const uint32_t* begun) {
+  const uint32_t value = ptx::load_shared_word(ptx::shared_address(begun)) + 1;
+  if (ptx::elect_one()) ptx::store_shared_word(ptx::shared_address(wanted), value);
+  __syncwarp();
 }
 
 // Position in a ring: a stage, and the parity with which its full barrier is waited for.

@@ -4,6 +4,7 @@
 
 #include "cuda/device/shared_layout.h"
 #include "cuda/device/wait.h"
+#include "cuda/ptx/global_memory.h"
 
 namespace expertplex::cuda {
 
@@ -16,17 +17,17 @@ __device__ __forceinline__ constexpr bool is_resident(Queue queue) {
   return queue == Queue::kResident || queue == Queue::kResidentOwned;
 }
 
+// Three loads side by side, in program order: an acquire that follows does not hold them up.
 __device__ __forceinline__ BindingHead load_head(const GemmBinding* binding) {
-  const auto pointer = [](const void* at) {
-    return __ldg(static_cast<const unsigned long long*>(at));
-  };
-  return {reinterpret_cast<const float*>(pointer(&binding->weight_scales)),
-          reinterpret_cast<__nv_bfloat16*>(pointer(&binding->output)),
-          reinterpret_cast<const uint32_t*>(pointer(&binding->block_first_row)),
-          __ldg(&binding->masked_capacity),
-          __ldg(&binding->output_stride),
-          __ldg(&binding->columns),
-          __ldg(&binding->k_tiles)};
+  BindingHead head;
+  static_assert(sizeof(head) == 48);
+  auto* words = reinterpret_cast<uint4*>(&head);
+  const auto* from = reinterpret_cast<const uint4*>(&binding->head);
+#pragma unroll
+  for (uint32_t i = 0; i < sizeof(head) / sizeof(uint4); ++i) {
+    words[i] = ptx::load_global_constant(from + i);
+  }
+  return head;
 }
 
 template <Queue kQueue>
@@ -66,6 +67,8 @@ class WorkQueue {
   __device__ __forceinline__ bool has_room() const {
     return ptx::mbarrier_test_wait(ptx::shared_address(&empty()[slot()]), position_.parity ^ 1);
   }
+  // Tiles pushed so far.
+  __device__ __forceinline__ uint32_t pushed() const { return pushed_; }
   __device__ __forceinline__ bool wait_for_room() const {
     return wait_phase<Shared>(ptx::shared_address(&empty()[slot()]), position_.parity ^ 1);
   }
@@ -76,6 +79,7 @@ class WorkQueue {
     make_work<kQueue>(binding, head, tile, &work()[slot()]);
     publish();
     advance();
+    ++pushed_;
   }
   __device__ __forceinline__ void push_end() {
     work()[slot()].flags = kWorkEnd;
@@ -108,6 +112,7 @@ class WorkQueue {
 
   Shared* shared_;
   RingPosition<kWorkSlots> position_;
+  uint32_t pushed_ = 0;
 };
 
 }  // namespace expertplex::cuda

@@ -132,7 +132,7 @@ Result<void> ApkKernel::allocate(const ApkSetup& setup, std::span<const uint8_t>
   p.operation_limit_ns = static_cast<uint64_t>(setup.operation_limit);
   if (setup.trace_capacity > 0) {
     EXPERTPLEX_ASSIGN(trace_, DeviceBuffer<ApkTraceEvent>::copy_of(std::vector<ApkTraceEvent>(
-                                  size_t{setup.ctas} * 2 * setup.trace_capacity)));
+                                  size_t{setup.ctas} * kApkTraceKinds * setup.trace_capacity)));
     p.trace = trace_.data();
     p.trace_capacity = setup.trace_capacity;
   }
@@ -287,11 +287,10 @@ Result<apk::SchedulerCounters> ApkKernel::read_counters() const {
   return apk::read_counters(apk::TileScheduler<apk::HostMemory>(limits, copy.data()));
 }
 
-Result<std::vector<ApkTraceEvent>> ApkKernel::read_trace(uint32_t cta,
-                                                         apk::PipelineRole pipeline) const {
+Result<std::vector<ApkTraceEvent>> ApkKernel::read_trace(uint32_t cta, ApkTraceKind kind) const {
   const uint32_t capacity = parameters_.trace_capacity;
   std::vector<ApkTraceEvent> events(capacity);
-  const size_t first = (size_t{cta} * 2 + static_cast<uint32_t>(pipeline)) * capacity;
+  const size_t first = (size_t{cta} * kApkTraceKinds + static_cast<uint32_t>(kind)) * capacity;
   EXPERTPLEX_CUDA_TRY(cudaMemcpy(events.data(), trace_.data() + first,
                                  capacity * sizeof(ApkTraceEvent), cudaMemcpyDeviceToHost));
   size_t count = 0;

@@ -69,7 +69,7 @@ struct ApkSetup {
   bool one_shot = false;
   // An operation that takes longer is reported, and the kernel leaves.
   Nanoseconds operation_limit = 2 * kSecond;
-  // Events kept per (CTA, pipeline) for read_trace(); 0: none.
+  // Events kept per (CTA, kind) for read_trace(); 0: none.
   uint32_t trace_capacity = 0;
   // Done words in device memory, for senders on the device; wait_done() is for words in host
   // memory.
@@ -106,8 +106,8 @@ class ApkKernel {
   // Waits for a one-shot kernel to leave, or one that reports a fault.
   Result<void> wait_left(Nanoseconds limit);
 
-  // When a CTA's pipeline began its tiles, in order, as far as the capacity went. After stop().
-  Result<std::vector<ApkTraceEvent>> read_trace(uint32_t cta, apk::PipelineRole pipeline) const;
+  // What a CTA's trace holds of one kind, in order, as far as the capacity went. After stop().
+  Result<std::vector<ApkTraceEvent>> read_trace(uint32_t cta, ApkTraceKind kind) const;
 
   // For senders on the device.
   ApkSlot* mailbox(apk::Phase phase, uint32_t slot) const;

@@ -59,13 +59,13 @@ Result<GemmBinding> make_gemm_binding(const GemmOperands& operands, apk::Phase p
       binding.weights_map,
       make_fp8_map({operands.weights, uint64_t{shape.experts} * shape.columns, shape.k, shape.k},
                    tiling.columns));
-  binding.weight_scales = operands.weight_scales;
-  binding.output = operands.output;
-  binding.block_first_row = operands.block_first_row;
-  binding.masked_capacity = operands.masked_capacity;
-  binding.output_stride = operands.output_stride;
-  binding.columns = shape.columns;
-  binding.k_tiles = shape.k_tiles();
+  binding.head.weight_scales = operands.weight_scales;
+  binding.head.output = operands.output;
+  binding.head.block_first_row = operands.block_first_row;
+  binding.head.masked_capacity = operands.masked_capacity;
+  binding.head.output_stride = operands.output_stride;
+  binding.head.columns = shape.columns;
+  binding.head.k_tiles = shape.k_tiles();
   return binding;
 }
 

@@ -60,7 +60,7 @@ const char* apk_barrier_name(uint32_t offset) {
   };
   constexpr Group kGroups[] = {
       {offsetof(Shared, inbox_seen_full), "inbox_seen_full"},
-      {offsetof(Shared, control), "the producers' control words"},
+      {offsetof(Shared, control), "the producers' words"},
       {offsetof(Shared, resident_work_empty), "resident_work_empty"},
       {offsetof(Shared, resident_work_done), "resident_work_done"},
       {offsetof(Shared, resident_work_full), "resident_work_full"},

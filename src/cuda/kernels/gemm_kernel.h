@@ -39,6 +39,8 @@ __device__ __forceinline__ void initialise_shared(SharedLayout<kConfig>* shared)
   shared->main_work[kParkSlot] = TileWork{};
   shared->main_work[kParkSlot].flags = kWorkParks;
   shared->control = ProducerControl{};
+  shared->wanted = WantedTiles{};
+  shared->begun = BegunTiles{};
   for (uint32_t& barrier : shared->left_waiting) barrier = 0;
   ptx::fence_mbarrier_init();
 }
@@ -64,24 +66,24 @@ __global__ void __launch_bounds__(Config::kValue.threads(), 1)
   // and where a run-time guard follows it; else ptxas falls back to 128 registers and spills, in
   // silence.
   const uint32_t warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const typename Source::Commit commit(parameters);
   const typename Source::Parking parking(parameters);
   using Trace = typename Source::Trace;
   if (warp < 4) {
     ptx::decrease_registers<kConfig.producer_registers>();
     if (warp == 0) {
-      MainProducer<kConfig, Trace>(shared, Trace(parameters, apk::PipelineRole::kMain)).run();
+      MainProducer<kConfig, Trace>(shared, Trace(parameters, ApkTraceKind::kMainLoads)).run();
     } else if (warp == 1) {
       if constexpr (kConfig.has_resident()) {
         using Inbox = typename Source::template Inbox<kConfig>;
         ResidentProducer<kConfig, Trace, Inbox>(
-            shared, Trace(parameters, apk::PipelineRole::kResident), Inbox(parameters, shared))
+            shared, Trace(parameters, ApkTraceKind::kResidentLoads), Inbox(parameters, shared))
             .run();
       }
     } else if (warp == 2) {
       Source::template run<kConfig>(parameters, shared);
     } else {
-      Committer<kConfig, typename Source::Commit> committer(shared, commit);
+      Committer<kConfig, typename Source::Commit> committer(shared,
+                                                            typename Source::Commit(parameters));
       if (blockIdx.x == 0) {
         Source::run_agent(parameters, committer);
       } else {

@@ -18,4 +18,13 @@ __device__ __forceinline__ void store_global_if(bool condition, void* to, float 
       : "memory");
 }
 
+// 16 bytes that never change while the kernel runs; not moved by the compiler.
+__device__ __forceinline__ uint4 load_global_constant(const uint4* from) {
+  uint4 words;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from));
+  return words;
+}
+
 }  // namespace expertplex::ptx
