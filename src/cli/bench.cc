@@ -59,6 +59,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 1000));
   gemm->add_option("--only", gemm_options->only, "Only rows whose name contains this")
       ->type_name("TEXT");
+  gemm->add_flag("--predict", gemm_options->predict,
+                 "Print the ranked plans that the cost model expects; needs no GPU");
   gemm->callback([gemm_options, &exit_code] {
     exit_code = exit_code_of(bench::run_gemm_bench(*gemm_options));
   });

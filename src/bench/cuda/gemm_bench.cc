@@ -4,6 +4,7 @@
 
 #include "bench/cuda/gpu_timer.h"
 #include "bench/statistics.h"
+#include "cuda/host/gemm_config_search.h"
 #include "cuda/reference/gemm_problem.h"
 
 namespace expertplex::bench {
@@ -113,26 +114,58 @@ Result<void> measure(const Case& c, const GemmBenchOptions& options, uint32_t ct
   return {};
 }
 
-}  // namespace
-
-Result<void> run_gemm_bench(const GemmBenchOptions& options) {
-  cudaDeviceProp device;
-  EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
-  const auto ctas = static_cast<uint32_t>(device.multiProcessorCount);
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
   for (const NamedShape& shape : kShapes) {
     for (const uint32_t count : {128u, 1024u, 8192u, 16384u}) {
-      EXPERTPLEX_TRY(
-          measure({shape, 8, count, Phase::kPrefill, PipelineRole::kMain}, options, ctas));
+      cases.push_back({shape, 8, count, Phase::kPrefill, PipelineRole::kMain});
     }
     for (const uint32_t experts : {8u, 32u}) {
       for (const uint32_t count : {16u, 128u}) {
         for (const PipelineRole pipeline : {PipelineRole::kMain, PipelineRole::kResident}) {
           if (pipeline == PipelineRole::kResident && count > 32) continue;
-          EXPERTPLEX_TRY(measure({shape, experts, count, Phase::kDecode, pipeline}, options, ctas));
+          cases.push_back({shape, experts, count, Phase::kDecode, pipeline});
         }
       }
     }
   }
+  return cases;
+}
+
+// The plans of one workload; the pipeline is for the search to choose.
+Result<void> predict(const Case& c) {
+  cuda::GemmWorkload workload;
+  workload.shape = {c.experts, c.shape.columns, c.shape.k};
+  workload.rows_per_expert.assign(c.experts, c.rows);
+  workload.phase = c.phase;
+  EXPERTPLEX_ASSIGN(const cuda::GemmPlans plans,
+                    cuda::search_gemm_plans(workload, cuda::compiled_gemm_configs()));
+  fmt::print("{}\n", c.name());
+  for (size_t i = 0; i < plans.ranked.size(); ++i) {
+    fmt::print("  {}  {}\n", i + 1, cuda::describe(plans.ranked[i]));
+  }
+  return {};
+}
+
+Result<void> run_prediction(const GemmBenchOptions& options) {
+  fmt::print("predicted for {} SMs, back to back at full clock; nothing is measured\n",
+             cuda::GemmWorkload{}.sms);
+  for (const Case& c : all_cases()) {
+    if (c.pipeline == PipelineRole::kResident) continue;  // a second name of the same workload
+    if (c.name().find(options.only) == std::string::npos) continue;
+    EXPERTPLEX_TRY(predict(c));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> run_gemm_bench(const GemmBenchOptions& options) {
+  if (options.predict) return run_prediction(options);
+  cudaDeviceProp device;
+  EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
+  const auto ctas = static_cast<uint32_t>(device.multiProcessorCount);
+  for (const Case& c : all_cases()) EXPERTPLEX_TRY(measure(c, options, ctas));
   return {};
 }
 
