@@ -71,6 +71,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   apk->add_option("--shape", apk_options->shape, "Only shapes whose name contains this")
       ->type_name("TEXT");
   apk->add_option("--summary", apk_options->summary, "File of published rows to update");
+  apk->add_option("--points", apk_options->points, "CSV file of plot points to write");
   apk->add_option("--commit", apk_options->commit, "Commit that the rows name");
   apk->callback(
       [apk_options, &exit_code] { exit_code = exit_code_of(bench::run_apk_bench(*apk_options)); });

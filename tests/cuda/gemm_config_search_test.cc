@@ -87,7 +87,7 @@ TEST(GemmConfigSearch, WhatACtaCannotHaveIsRefused) {
   };
   EXPECT_EQ(message({.main_stages = 2}), "2 main stages: expected 3 or more");
   EXPECT_EQ(message({.main_stages = 4}),
-            "284672 bytes of shared memory: a CTA can have 232448; take fewer stages");
+            "285696 bytes of shared memory: a CTA can have 232448; take fewer stages");
   EXPECT_EQ(message({.math_registers = 204}),
             "math registers 204: expected a multiple of 8 from 24 to 240");
   EXPECT_EQ(message({.resident_registers = 16}),
@@ -99,7 +99,7 @@ TEST(GemmConfigSearch, WhatACtaCannotHaveIsRefused) {
   EXPECT_EQ(message(main_only), "");
   main_only.math_registers = 240;
   EXPECT_EQ(message(main_only),
-            "66560 registers in all: a CTA of 384 threads has 64512; lower math_registers");
+            "68608 registers in all: a CTA of 384 threads has 64512; lower math_registers");
 }
 
 TEST(GemmConfigSearch, WhatAWorkloadRulesOutIsNamed) {
@@ -133,7 +133,7 @@ TEST(GemmConfigSearch, RankedAndRejectedAreAllCandidates) {
             "resident 16x128, stages 4+0: the configuration has no resident pipeline");
   EXPECT_EQ(
       describe(plans.best()),
-      "resident 16x128, stages 3+4, 231424 bytes shared: 53.8 us, 256 tiles in 2 waves, memory "
+      "resident 16x128, stages 3+4, 232448 bytes shared: 53.8 us, 256 tiles in 2 waves, memory "
       "0.52 us and tensor 0.44 us a k tile");
 }
 

@@ -18,8 +18,8 @@ constexpr GemmConfig stages(uint32_t main, uint32_t resident) {
 
 constexpr GemmConfig kMainOnly{.main_stages = 4,
                                .resident_stages = 0,
-                               .producer_registers = 40,
-                               .math_registers = 232,
+                               .producer_registers = 56,
+                               .math_registers = 224,
                                .resident_registers = 0};
 
 constexpr SharedLayoutSize kSizes[] = {

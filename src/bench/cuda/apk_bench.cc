@@ -1,5 +1,7 @@
 #include "bench/cuda/apk_bench.h"
 
+#include <fstream>
+
 #include "bench/cuda/apk_sections.h"
 
 namespace expertplex::bench {
@@ -9,13 +11,29 @@ struct Section {
   const char* name;
   Result<void> (*run)(const GemmName&, BenchRows&);
 };
-constexpr Section kSections[] = {{"delay", measure_delay}, {"alone", measure_alone}};
+constexpr Section kSections[] = {{"alone", measure_alone},
+                                 {"delay", measure_delay},
+                                 {"sharing", measure_sharing},
+                                 {"saturation", measure_saturation},
+                                 {"footprint", measure_footprint}};
 constexpr GemmName kShapes[] = {kGlmGateUp, kMiniMaxGateUp};
 
 Result<std::string> gpu_name() {
   cudaDeviceProp device;
   EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
   return fmt::format("{}, {} SMs", device.name, device.multiProcessorCount);
+}
+
+Result<void> write_points(const std::string& path, const std::vector<PlotPoint>& points) {
+  std::string text = "plot,series,label,x,y\n";
+  for (const PlotPoint& p : points) {
+    text += fmt::format("{},{},{},{:.3f},{:.3f}\n", p.plot, p.series, p.label, p.x, p.y);
+  }
+  std::ofstream file(path);
+  file << text;
+  file.flush();
+  if (file) return {};
+  return make_error(ErrorCode::kUnavailable, "{}: cannot be written", path);
 }
 
 }  // namespace
@@ -30,6 +48,7 @@ Result<void> run_apk_bench(const ApkBenchOptions& options) {
       EXPERTPLEX_TRY(section.run(shape, rows));
     }
   }
+  if (!options.points.empty()) EXPERTPLEX_TRY(write_points(options.points, rows.points()));
   if (options.summary.empty()) return {};
   EXPERTPLEX_ASSIGN(const std::string gpu, gpu_name());
   return update_summary(options.summary, rows.rows(), options.commit, gpu);

@@ -11,6 +11,7 @@ struct ApkBenchOptions {
   std::string only;     // sections whose name contains this
   std::string shape;    // shapes whose name contains this
   std::string summary;  // file to which rows go; empty: none
+  std::string points;   // CSV file of plot points (tools/plot_results.py); empty: none
   std::string commit = "unknown";
 };
 

@@ -18,6 +18,15 @@ struct ApkMode {
 // How soon a decode operation is under way in the middle of a prefill, and how long tiles take.
 Result<void> measure_delay(const GemmName& shape, BenchRows& rows);
 
+// Decode beside prefill under every contestant: one operation, and one every 300 us.
+Result<void> measure_sharing(const GemmName& shape, BenchRows& rows);
+
+// Both phases always busy, under every contestant.
+Result<void> measure_saturation(const GemmName& shape, BenchRows& rows);
+
+// Decode time against tokens and against experts that have rows.
+Result<void> measure_footprint(const GemmName& shape, BenchRows& rows);
+
 // Decode operations alone: isolated, and with the next one always ready.
 Result<void> measure_alone(const GemmName& shape, BenchRows& rows);
 

@@ -1,4 +1,5 @@
-// The rows of results/summary.json that a bench command produces, printed as they come.
+// What a bench command produces: rows of results/summary.json, and points for plots; printed as they
+// come.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,6 +12,12 @@
 
 namespace expertplex::bench {
 
+// One point of a plot: `plot` names the plot, `series` the contestant or line that it belongs to.
+struct PlotPoint {
+  std::string plot, series, label;
+  double x = 0, y = 0;
+};
+
 class BenchRows {
  public:
   explicit BenchRows(std::string command) : command_(std::move(command)) {}
@@ -22,11 +29,18 @@ class BenchRows {
                target.empty() ? "" : "   (target " + target + ")");
     std::fflush(stdout);
   }
+  void point(const std::string& plot, const std::string& series, const std::string& label, double x,
+             double y) {
+    points_.push_back({plot, series, label, x, y});
+  }
+
   const std::vector<SummaryRow>& rows() const { return rows_; }
+  const std::vector<PlotPoint>& points() const { return points_; }
 
  private:
   std::string command_;
   std::vector<SummaryRow> rows_;
+  std::vector<PlotPoint> points_;
 };
 
 }  // namespace expertplex::bench

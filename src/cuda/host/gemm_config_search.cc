@@ -48,8 +48,9 @@ uint64_t align_up(uint64_t bytes, uint64_t alignment) {
 // As device/shared_layout.h, which host code cannot include.
 constexpr uint64_t kStampBytes = 16;
 constexpr uint64_t kBarrierBytes = 8;
-constexpr uint64_t kWorkSlots = 2, kMainWorkSlots = 4;
-constexpr uint64_t kControlBytes = 16, kLeftWaitingBytes = 16 * 4;
+constexpr uint64_t kWorks = 7 + 4;           // work slots of the main and the resident pipeline
+constexpr uint64_t kWorkBarriers = 19 + 12;  // full, done and empty of them; none for kParkSlot
+constexpr uint64_t kWordBytes = 3 * 16 + 2 * 8 * 16 + 8 + 16 * 4;  // control to left_waiting
 constexpr uint64_t kSharedLimit = 232448;
 
 // What setmaxnreg can name.
@@ -130,10 +131,10 @@ uint64_t gemm_shared_bytes(const GemmConfig& config) {
   bytes += (std::max<uint64_t>(main, 1) - 1) * kMainWideRows * scale_bytes;
   bytes += resident * kResidentRows * scale_bytes;
   bytes += (main + resident) * kStampBytes;
-  bytes += (kMainWorkSlots + kWorkSlots) * sizeof(TileWork);
+  bytes += kWorks * sizeof(TileWork);
   bytes += 2 * (main + resident) * kBarrierBytes;
-  bytes += 3 * (kMainWorkSlots + kWorkSlots) * kBarrierBytes;
-  bytes = align_up(bytes, 16) + kControlBytes + kLeftWaitingBytes;
+  bytes += kWorkBarriers * kBarrierBytes;
+  bytes = align_up(bytes, 16) + kWordBytes;
   return align_up(bytes, 1024);
 }
 
