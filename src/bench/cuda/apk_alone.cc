@@ -45,9 +45,41 @@ Result<Times> measure(const GemmName& shape, PipelineRole pipeline, uint32_t exp
   return times;
 }
 
+// A prefill operation with the kernel for itself, the resident pipeline looking for work beside it.
+Result<void> measure_prefill(const GemmName& shape, BenchRows& rows) {
+  EXPERTPLEX_ASSIGN(const auto workload, ApkWorkload::make(shape, {{}, {}}));
+  EXPERTPLEX_TRY(workload->start({}));
+  std::vector<double> burst;
+  for (int i = 0; i < 10; ++i) {
+    // The idle time is the regime itself.
+    std::this_thread::sleep_until(std::chrono::steady_clock::now() + kBurstIdle);
+    workload->push(0, 0, 0);
+    EXPERTPLEX_ASSIGN(const auto times, workload->send_all());
+    burst.push_back(times[0][0].microseconds());
+  }
+  constexpr int kRunning = 10;  // of each slot
+  for (int i = 0; i < 2 * kRunning; ++i) workload->push(i % 2, i % 2, 0);
+  EXPERTPLEX_ASSIGN(const auto running, workload->send_all());
+  EXPERTPLEX_TRY(workload->finish());
+  const uint64_t last = std::max(running[0].back().done_ns, running[1].back().done_ns);
+  const double each =
+      static_cast<double>(last - running[0].front().sent_ns) * 1e-3 / (2 * kRunning);
+  const double flops = 2.0 * kSharedExperts * kPrefillRows * shape.columns * shape.k;
+  const Spread s = spread(burst);
+  fmt::print(
+      "{} prefill {}x{} on {} SMs: burst {:.1f} us ({:.1f} .. {:.1f}), {:.0f} TFLOP/s; back to "
+      "back {:.1f} us, {:.0f} TFLOP/s\n",
+      shape.name, kSharedExperts, kPrefillRows, workload->ctas(), s.median, s.low, s.high,
+      flops / s.median * 1e-6, each, flops / each * 1e-6);
+  rows.add(fmt::format("apk.persistent.{}_gate_up_8x8192_tflops", shape.name),
+           flops / s.median * 1e-6, "TFLOP/s");
+  return {};
+}
+
 }  // namespace
 
 Result<void> measure_alone(const GemmName& shape, BenchRows& rows) {
+  EXPERTPLEX_TRY(measure_prefill(shape, rows));
   for (const uint32_t experts : {8u, 32u}) {
     for (const uint32_t count : {16u, 128u}) {
       const PipelineRole pipeline = count > 16 ? PipelineRole::kMain : PipelineRole::kResident;

@@ -50,8 +50,8 @@ Result<void> measure_footprint(const GemmName& shape, BenchRows& rows) {
   const std::string tokens = fmt::format("footprint_{}_tokens", shape.name);
   for (const uint32_t experts : {8u, 32u}) {
     for (const uint32_t count : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u}) {
-      EXPERTPLEX_TRY(tell(tokens, fmt::format("{} experts", experts), experts, count,
-                          experts * count));
+      EXPERTPLEX_TRY(
+          tell(tokens, fmt::format("{} experts", experts), experts, count, experts * count));
     }
   }
   const std::string active = fmt::format("footprint_{}_experts", shape.name);

@@ -53,11 +53,12 @@ struct Outcome {
 void report(BenchRows& rows, const std::string& plot, const std::string& name,
             const Outcome& outcome, double decode_alone, double prefill_alone) {
   const double decode = quantile(outcome.decode_us, 0.5);
-  fmt::print("{:34} {:22} decode {:8.1f} us (p10 {:.1f}, p90 {:.1f}; x{:.2f})   prefill {:8.1f} us "
-             "(x{:.3f})   lost {:+8.1f} us each\n",
-             plot, name, decode, quantile(outcome.decode_us, 0.1),
-             quantile(outcome.decode_us, 0.9), decode / decode_alone, outcome.prefill_us,
-             outcome.prefill_us / prefill_alone, outcome.lost_us);
+  fmt::print(
+      "{:34} {:22} decode {:8.1f} us (p10 {:.1f}, p90 {:.1f}; x{:.2f})   prefill {:8.1f} us "
+      "(x{:.3f})   lost {:+8.1f} us each\n",
+      plot, name, decode, quantile(outcome.decode_us, 0.1), quantile(outcome.decode_us, 0.9),
+      decode / decode_alone, outcome.prefill_us, outcome.prefill_us / prefill_alone,
+      outcome.lost_us);
   std::fflush(stdout);
   rows.point(plot, name.starts_with("green") ? "green contexts" : name, name, decode,
              outcome.lost_us);
@@ -158,23 +159,23 @@ Result<void> share(ApkWorkload& workload, uint32_t decode_rows, BenchRows& rows)
   EXPERTPLEX_TRY(exclusive->check());
   const double launched_prefill = quantile(launched.prefill_us, 0.5);
   const double launched_decode = quantile(launched.decode_us, 0.5);
-  fmt::print("{} 8x{}: exclusive: launched prefill {:.1f} us, decode {:.1f} us; persistent kernel "
-             "{:.1f} and {:.1f} us\n",
-             shape.name, decode_rows, launched_prefill, launched_decode, apk_alone.first,
-             apk_alone.second);
+  fmt::print(
+      "{} 8x{}: exclusive: launched prefill {:.1f} us, decode {:.1f} us; persistent kernel "
+      "{:.1f} and {:.1f} us\n",
+      shape.name, decode_rows, launched_prefill, launched_decode, apk_alone.first,
+      apk_alone.second);
   const double decode_alone = std::min(launched_decode, apk_alone.second);
   const double prefill_alone = std::min(launched_prefill, apk_alone.first);
   for (const double every_us : {0.0, 300.0}) {
     const std::string plot = fmt::format("sharing_{}_{}rows_{}", shape.name, decode_rows,
                                          every_us == 0 ? "one" : "every300us");
     for (const ApkMode& mode : modes_of(decode_rows)) {
-      EXPERTPLEX_ASSIGN(const Outcome outcome,
-                        run_mode(workload, mode, every_us, apk_alone.first));
+      EXPERTPLEX_ASSIGN(const Outcome outcome, run_mode(workload, mode, every_us, apk_alone.first));
       report(rows, plot, std::string("apk ") + mode.name, outcome, decode_alone, prefill_alone);
       if (every_us == 0) add_published(rows, shape, decode_rows, mode.name, outcome);
     }
-    EXPERTPLEX_TRY(share_launched(shape, decode_rows, every_us, plot, decode_alone,
-                                  launched_prefill, rows));
+    EXPERTPLEX_TRY(
+        share_launched(shape, decode_rows, every_us, plot, decode_alone, launched_prefill, rows));
   }
   return {};
 }
@@ -186,9 +187,9 @@ constexpr int kSaturatedDecodes = 700;  // of each decode slot
 
 Result<SharedRates> saturate_apk(const GemmName& shape, const ApkMode& mode, bool prefill,
                                  bool decode) {
-  const WorkloadSlot d = decode_slot(
-      mode.decode_slot == kResident16 ? PipelineRole::kResident : PipelineRole::kMain,
-      mode.decode_slot == kMain128 ? 128 : 16);
+  const WorkloadSlot d =
+      decode_slot(mode.decode_slot == kResident16 ? PipelineRole::kResident : PipelineRole::kMain,
+                  mode.decode_slot == kMain128 ? 128 : 16);
   EXPERTPLEX_ASSIGN(const auto workload, ApkWorkload::make(shape, {{}, {}, d, d}));
   EXPERTPLEX_TRY(workload->start(workload_policy(mode.mode, mode.pause, workload->ctas())));
   for (uint32_t s = 0; s < 2; ++s) {
@@ -226,17 +227,18 @@ Result<void> saturate(const GemmName& shape, uint32_t decode_rows, BenchRows& ro
   EXPERTPLEX_ASSIGN(const SharedRates launched, exclusive->saturate(2 * kSaturatedPrefills));
   const double prefill_alone = std::min(p.prefill_us, launched.prefill_us);
   const double decode_alone = std::min(d.decode_us, launched.decode_us);
-  fmt::print("{} 8x{} saturated alone: launched {:.1f} and {:.1f} us an operation, persistent "
-             "kernel {:.1f} and {:.1f} us\n",
-             shape.name, decode_rows, launched.prefill_us, launched.decode_us, p.prefill_us,
-             d.decode_us);
+  fmt::print(
+      "{} 8x{} saturated alone: launched {:.1f} and {:.1f} us an operation, persistent "
+      "kernel {:.1f} and {:.1f} us\n",
+      shape.name, decode_rows, launched.prefill_us, launched.decode_us, p.prefill_us, d.decode_us);
   const std::string plot = fmt::format("saturation_{}_{}rows", shape.name, decode_rows);
   double best = 0, best_green = 0;
   const auto tell = [&](const std::string& name, const SharedRates& r) {
     const double prefill = prefill_alone / r.prefill_us, decode = decode_alone / r.decode_us;
-    fmt::print("{:34} {:22} prefill {:.3f} + decode {:.3f} = {:.3f}   ({:.1f} and {:.1f} us an "
-               "operation)\n",
-               plot, name, prefill, decode, prefill + decode, r.prefill_us, r.decode_us);
+    fmt::print(
+        "{:34} {:22} prefill {:.3f} + decode {:.3f} = {:.3f}   ({:.1f} and {:.1f} us an "
+        "operation)\n",
+        plot, name, prefill, decode, prefill + decode, r.prefill_us, r.decode_us);
     std::fflush(stdout);
     const bool green = name.starts_with("green");
     rows.point(plot, green ? "green contexts" : name, name, prefill, decode);
@@ -265,12 +267,11 @@ Result<void> saturate(const GemmName& shape, uint32_t decode_rows, BenchRows& ro
 }  // namespace
 
 Result<void> measure_sharing(const GemmName& shape, BenchRows& rows) {
-  EXPERTPLEX_ASSIGN(
-      const auto workload,
-      ApkWorkload::make(shape, {{},
-                                decode_slot(PipelineRole::kResident, 16),
-                                decode_slot(PipelineRole::kMain, 128),
-                                decode_slot(PipelineRole::kMain, 16)}));
+  EXPERTPLEX_ASSIGN(const auto workload,
+                    ApkWorkload::make(shape, {{},
+                                              decode_slot(PipelineRole::kResident, 16),
+                                              decode_slot(PipelineRole::kMain, 128),
+                                              decode_slot(PipelineRole::kMain, 16)}));
   for (const uint32_t decode_rows : {16u, 128u}) {
     EXPERTPLEX_TRY(share(*workload, decode_rows, rows));
   }

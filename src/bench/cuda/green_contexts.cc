@@ -44,9 +44,9 @@ Result<GreenContexts> GreenContexts::make(uint32_t sms) {
   EXPERTPLEX_TRY(driver_result(cuDeviceGetDevResource_(0, &all, CU_DEV_RESOURCE_TYPE_SM),
                                "cuDeviceGetDevResource"));
   unsigned groups = 1;
-  EXPERTPLEX_TRY(driver_result(
-      cuDevSmResourceSplitByCount_(&parts[0], &groups, &all, &parts[1], 0, sms),
-      "cuDevSmResourceSplitByCount"));
+  EXPERTPLEX_TRY(
+      driver_result(cuDevSmResourceSplitByCount_(&parts[0], &groups, &all, &parts[1], 0, sms),
+                    "cuDevSmResourceSplitByCount"));
   GreenContexts result;
   for (int i = 0; i < 2; ++i) {
     CUdevResourceDesc description;
@@ -54,13 +54,13 @@ Result<GreenContexts> GreenContexts::make(uint32_t sms) {
     CUstream stream;
     EXPERTPLEX_TRY(driver_result(cuDevResourceGenerateDesc_(&description, &parts[i], 1),
                                  "cuDevResourceGenerateDesc"));
-    EXPERTPLEX_TRY(driver_result(
-        cuGreenCtxCreate_(&context, description, 0, CU_GREEN_CTX_DEFAULT_STREAM),
-        "cuGreenCtxCreate"));
+    EXPERTPLEX_TRY(
+        driver_result(cuGreenCtxCreate_(&context, description, 0, CU_GREEN_CTX_DEFAULT_STREAM),
+                      "cuGreenCtxCreate"));
     result.contexts_[i] = context;
-    EXPERTPLEX_TRY(driver_result(
-        cuGreenCtxStreamCreate_(&stream, context, CU_STREAM_NON_BLOCKING, 0),
-        "cuGreenCtxStreamCreate"));
+    EXPERTPLEX_TRY(
+        driver_result(cuGreenCtxStreamCreate_(&stream, context, CU_STREAM_NON_BLOCKING, 0),
+                      "cuGreenCtxStreamCreate"));
     result.streams_[i] = stream;
     result.sms_[i] = parts[i].sm.smCount;
   }

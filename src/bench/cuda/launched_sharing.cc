@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "bench/cuda/green_contexts.h"
 #include "bench/cuda/gpu_timer.h"
+#include "bench/cuda/green_contexts.h"
 
 namespace expertplex::bench {
 namespace {
@@ -71,10 +71,10 @@ struct LaunchedSharing::Impl {
   Result<void> add(const GemmName& shape, Phase phase, PipelineRole pipeline, uint32_t rows,
                    uint32_t seed) {
     const cuda::RowPlacement placement{rows};
-    EXPERTPLEX_ASSIGN(GemmProblem problem,
-                      GemmProblem::make({kSharedExperts, shape.columns, shape.k},
-                                        std::vector<uint32_t>(kSharedExperts, rows), placement,
-                                        seed));
+    EXPERTPLEX_ASSIGN(
+        GemmProblem problem,
+        GemmProblem::make({kSharedExperts, shape.columns, shape.k},
+                          std::vector<uint32_t>(kSharedExperts, rows), placement, seed));
     EXPERTPLEX_TRY(problem.poison());
     EXPERTPLEX_ASSIGN(GemmOperation operation,
                       GemmOperation::make(problem.operands(), phase, pipeline,
@@ -129,10 +129,10 @@ Result<std::unique_ptr<LaunchedSharing>> LaunchedSharing::make(const GemmName& s
   } else {
     int lowest = 0, highest = 0;
     EXPERTPLEX_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-    EXPERTPLEX_CUDA_TRY(cudaStreamCreateWithPriority(&impl->prefill_stream, cudaStreamNonBlocking,
-                                                     lowest));
-    EXPERTPLEX_CUDA_TRY(cudaStreamCreateWithPriority(&impl->decode_stream, cudaStreamNonBlocking,
-                                                     highest));
+    EXPERTPLEX_CUDA_TRY(
+        cudaStreamCreateWithPriority(&impl->prefill_stream, cudaStreamNonBlocking, lowest));
+    EXPERTPLEX_CUDA_TRY(
+        cudaStreamCreateWithPriority(&impl->decode_stream, cudaStreamNonBlocking, highest));
     impl->owns_streams = true;
   }
   std::unique_ptr<LaunchedSharing> sharing(new LaunchedSharing(std::move(impl)));
@@ -147,8 +147,7 @@ Result<SharedTimes> LaunchedSharing::run(int prefills, double first_us, double e
   const auto launch_decode = [&] { return impl_->launch_decode(); };
   for (int i = -1; i < prefills; ++i) {  // the first one warms up
     const auto start = Clock::now();
-    EXPERTPLEX_TRY(
-        prefill.around(impl_->prefill_stream, [&] { return impl_->launch_prefill(); }));
+    EXPERTPLEX_TRY(prefill.around(impl_->prefill_stream, [&] { return impl_->launch_prefill(); }));
     if (impl_->policy == Policy::kExclusive) EXPERTPLEX_TRY(prefill.wait());
     int sent = 0;
     for (double at = first_us; sent < kMostDecodes; at += every_us) {
@@ -190,12 +189,10 @@ Result<SharedRates> LaunchedSharing::saturate(int prefills) {
   while (exclusive ? sent < alone : !all.done()) {
     EventPair& pair = decodes[sent % kInFlight];
     if (sent >= kInFlight) EXPERTPLEX_TRY(pair.wait());
-    EXPERTPLEX_TRY(
-        pair.around(impl_->decode_stream, [&] { return impl_->launch_decode(); }));
+    EXPERTPLEX_TRY(pair.around(impl_->decode_stream, [&] { return impl_->launch_decode(); }));
     ++sent;
   }
-  const double decode_us =
-      std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  const double decode_us = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
   EXPERTPLEX_CUDA_TRY(cudaDeviceSynchronize());
   EXPERTPLEX_ASSIGN(const double prefill_us, all.microseconds());
   // Those in flight at the end are not counted, but for an exclusive run's.

@@ -69,7 +69,7 @@ class ApkSchedulerWarp {
   static constexpr uint32_t kAll = 0xffffffff;
   enum Lane : uint32_t { kDecision, kPrefillWindow, kDecodeWindow, kWords };
   static constexpr uint32_t kLooksBetweenClaims = 4;
-  static constexpr uint32_t kNapNanoseconds = 60;
+  static constexpr uint32_t kNapNanoseconds = 200;
   static constexpr uint64_t kLeaveLimitNs = 100'000'000;
 
   __device__ __forceinline__ uint64_t load() const {
@@ -83,13 +83,14 @@ class ApkSchedulerWarp {
     shared_->control.park = decision_.park;
   }
 
-  // One claim for each pipeline that wants a tile. False: there was nothing to be had.
+  // One claim for each pipeline that wants a tile. False: there was none to be had.
   __device__ __forceinline__ bool claim() {
-    uint32_t found = 0;
+    uint32_t found = 0, tried = 0;
     if (lane_ == 0) {
       const uint4 wanted =
           ptx::load_shared_words(kSharedBase + static_cast<uint32_t>(offsetof(Shared, wanted)));
       if (resident_decode_ && resident_queue_.pushed() < wanted.z && resident_queue_.has_room()) {
+        tried = 1;
         const apk::Claim claim = scheduler_.next(resident_, decision_, {});
         if (claim.status == apk::ClaimStatus::kTile) {
           push(resident_queue_, claim.tile);
@@ -100,6 +101,7 @@ class ApkSchedulerWarp {
           prefill_ && main_queue_.pushed() < wanted.x && main_queue_.has_room(),
           decode_ && urgent_queue_.pushed() < wanted.y && urgent_queue_.has_room()};
       if (room.prefill || room.decode) {
+        tried = 1;
         const apk::Claim claim = scheduler_.next(main_, decision_, room);
         if (claim.status == apk::ClaimStatus::kTile) {
           if (claim.tile.phase == apk::Phase::kPrefill) {
@@ -111,7 +113,7 @@ class ApkSchedulerWarp {
         }
       }
     }
-    return __any_sync(kAll, found);
+    return __shfl_sync(kAll, found, 0) >= __shfl_sync(kAll, tried, 0);
   }
 
   template <typename WorkQueue>

@@ -47,6 +47,7 @@ class MainProducer {
       if (ptx::elect_one()) {
         ptx::mbarrier_arrive(ptx::shared_address(&shared_->main_work_empty[turn.slot]));
       }
+      __syncwarp();
     }
   }
 
@@ -54,7 +55,7 @@ class MainProducer {
   static constexpr uint32_t kScaleRowBytes = kScaleGroup * 4;
   static constexpr uint32_t kScaleSlotBytes = kMainWideRows * kScaleRowBytes;
   static constexpr uint32_t kControl = kSharedBase + offsetof(Shared, control);
-  static constexpr uint32_t kAborted = ~0u;
+  static constexpr uint32_t kAborted = ~0u, kNone = ~0u;
   // Between two looks at both queues: whoever waits on the one's barrier sleeps through the other's
   // for microseconds, whatever limit the wait is given.
   static constexpr uint32_t kNapNanoseconds = 40;
@@ -70,8 +71,8 @@ class MainProducer {
         ptx::shared_address(&shared_->main_work_full[first + position.stage]), position.parity);
   }
   __device__ __forceinline__ bool decode_ready() const {
-    return agree(is_full(kMainUrgentSlot, urgent_) ||
-                 (kConfig.has_resident() && is_full(kMainOwnedSlot, owned_)));
+    const bool owned = kConfig.has_resident() && is_full(kMainOwnedSlot, owned_);
+    return agree(is_full(kMainUrgentSlot, urgent_) | owned);
   }
   __device__ __forceinline__ bool take_from(uint32_t first, RingPosition<kWorkSlots>& position,
                                             Turn* turn) {
@@ -115,8 +116,8 @@ class MainProducer {
     const bool swapped = work.flags & kWorkSwapped;
     const uint32_t flags =
         (swapped ? kStageSwapped : 0) | (work.flags & kWorkSecondWave ? kStageSecondWave : 0);
-    LaneScales scales0(work.weight_scales, k_tiles, turn.first_k);
-    LaneScales scales1(work.weight_scales + (swapped ? k_tiles : 0), k_tiles, turn.first_k);
+    if (turn.first_k > 0 || fetched_ != turn.slot) fetch_scales(work, turn.first_k);
+    fetched_ = kNone;
     for (uint32_t k = turn.first_k; k < k_tiles; ++k) {
       const uint32_t stage = position_.stage;
       const uint32_t full = ptx::shared_address(&shared_->main_full[stage]);
@@ -128,11 +129,9 @@ class MainProducer {
       }
       const uint32_t in_group = k % kScaleGroup;
       const bool new_group = in_group == 0 || k == turn.first_k;
+      // Between a free stage and its loads nothing waits: three stages are hardly more than a round
+      // trip. The phase cannot complete before the stamp's arrival, so the bytes may be expected last.
       if (ptx::elect_one()) {
-        if (k == turn.first_k) trace_(work.tile, k);
-        const uint32_t scale_bytes =
-            new_group ? (swapped ? kMainNarrowRows : kMainWideRows) * kScaleRowBytes : 0;
-        ptx::mbarrier_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK + scale_bytes);
         const uint32_t wide = ptx::shared_address(shared_->main_wide[stage]);
         const uint32_t narrow = ptx::shared_address(shared_->main_narrow[stage]);
         ptx::tma_load_2d(swapped ? narrow : wide, &binding->rows_map, k * kTileK, first_row, full,
@@ -144,10 +143,19 @@ class MainProducer {
                            &binding->row_scales_map, k - in_group, first_row, full,
                            ptx::CacheHint::kNormal);
         }
+        const uint32_t scale_bytes =
+            new_group ? (swapped ? kMainNarrowRows : kMainWideRows) * kScaleRowBytes : 0;
+        ptx::mbarrier_expect(full, (kMainWideRows + kMainNarrowRows) * kTileK + scale_bytes);
+        if (k == turn.first_k) trace_(work.tile, k);
       }
       __syncwarp();
       // The loads are on their way before the first weight scale has come.
-      const float scale0 = scales0.at(k), scale1 = scales1.at(k);
+      const float scale0 = scales0_.at(k), scale1 = scales1_.at(k);
+      if (k + 1 == k_tiles) {
+        fetch_next();
+      } else if (LaneScales::ends(k)) {
+        fetch_scales(work, k + 1);
+      }
       if (ptx::elect_one()) {
         StageStamp stamp;
         stamp.flags = (park ? kParkSlot : turn.slot) | flags |
@@ -165,23 +173,44 @@ class MainProducer {
       position_.advance();
       if (loaded_ < kConfig.main_stages) ++loaded_;
       if (park) return k + 1;
-      if (k == k_tiles / 4) want(&shared_->wanted.main, &shared_->begun.main);
+      if (k == turn.first_k) want(&shared_->wanted.main, &shared_->begun.main);
     }
     return k_tiles;
+  }
+
+  __device__ __forceinline__ void fetch_scales(const TileWork& work, uint32_t k) {
+    const uint32_t k_tiles = work.k_tiles;
+    scales0_.fetch(work.weight_scales, k_tiles, k);
+    scales1_.fetch(work.weight_scales + (work.flags & kWorkSwapped ? k_tiles : 0), k_tiles, k);
+  }
+  // Of the tile that is next in turn, if it is known.
+  __device__ __forceinline__ void fetch_next() {
+    if (!agree(is_full(0, queue_))) return;
+    const TileWork& next = shared_->main_work[queue_.stage];
+    if (next.flags & kWorkEnd) return;
+    fetch_scales(next, 0);
+    fetched_ = queue_.stage;
+  }
+
+  // One word: all lanes see the same. A load of 16 bytes goes to a warp's lanes in four parts; a word
+  // that changes between them splits the warp, which ptxas takes for converged, for good.
+  static __device__ __forceinline__ uint32_t load_control(uint32_t offset) {
+    return ptx::load_shared_word(kControl + offset);
   }
 
   // Before a prefill stage: gives way to decode, and keeps to the pause policy. False: leave.
   __device__ __forceinline__ bool wait_turn(uint32_t k, uint32_t k_tiles, bool* park) {
     for (;;) {
-      const uint4 control = ptx::load_shared_words(kControl);
-      if (agree(control.z != 0) && decode_ready()) {
+      if (load_control(offsetof(ProducerControl, park)) != 0 && decode_ready()) {
         // Not before an even k tile, and not before the last one: scale slots are used again after
         // two groups, which is safe where each has two k tiles or more.
         *park = k % 2 == 1 && k + 2 < k_tiles;
         return true;
       }
-      const uint32_t pause = control.y != 0 ? control.x : 0;
-      if (agree(pause == 0 || has_window(pause))) return true;
+      const uint32_t pause = load_control(offsetof(ProducerControl, resident_loads)) != 0
+                                 ? load_control(offsetof(ProducerControl, pause))
+                                 : 0;
+      if (pause == 0 || agree(has_window(pause))) return true;
       if (__any_sync(0xffffffff, aborted<Shared>(kControl, 0))) return false;
     }
   }
@@ -216,7 +245,9 @@ class MainProducer {
   Shared* shared_;
   Trace trace_;
   RingPosition<kWorkSlots> queue_, urgent_, owned_;
-  Turn parked_;  // first_k > 0: a tile to go on with
+  LaneScales scales0_, scales1_;
+  uint32_t fetched_ = kNone;  // work slot whose first scales were sent for
+  Turn parked_;               // first_k > 0: a tile to go on with
   RingPosition<kConfig.main_stages> position_;
   RingPosition<Shared::kScaleSlots> scales_;
   uint32_t loaded_ = 0;  // stages loaded so far, up to a ring's length

@@ -45,7 +45,7 @@ class ResidentProducer {
  private:
   static constexpr uint32_t kStages = kConfig.resident_stages;
   static constexpr uint32_t kLookAhead = 2 * kStages;
-  static constexpr uint32_t kNapNanoseconds = 40;
+  static constexpr uint32_t kNapNanoseconds = 200;
   static constexpr uint32_t kNone = ~0u;
 
   // Until there may be some. False: leave.
@@ -68,9 +68,7 @@ class ResidentProducer {
       begin(&shared_->begun.resident);
     }
     const TileWork& work = shared_->resident_work[next_];
-    if ((work.flags & kWorkEnd) == 0) {
-      first_scales_ = LaneScales::load(work.weight_scales, work.k_tiles, 0);
-    }
+    if ((work.flags & kWorkEnd) == 0) scales_.fetch(work.weight_scales, work.k_tiles, 0);
     return true;
   }
   __device__ __forceinline__ bool take_from(uint32_t first, RingPosition<kWorkSlots>& position) {
@@ -105,7 +103,6 @@ class ResidentProducer {
   __device__ __forceinline__ bool load(const TileWork& work, uint32_t slot) {
     const uint32_t k_tiles = work.k_tiles;
     const From from{work.binding, work.first_row, work.first_weight_row};
-    LaneScales scales(work.weight_scales, k_tiles, 0, first_scales_);
     uint32_t loaded = 0;
     uint32_t stamp_stage = position_.stage;
     for (uint32_t k = 0; k < k_tiles; ++k) {
@@ -120,7 +117,12 @@ class ResidentProducer {
         ++loaded;
       }
       if (k == 0 && ptx::elect_one()) trace_(work.tile, 0);
-      const float scale = scales.at(k);
+      const float scale = scales_.at(k);
+      if (k + 1 == k_tiles) {
+        find_next();
+      } else if (LaneScales::ends(k)) {
+        scales_.fetch(work.weight_scales, k_tiles, k + 1);
+      }
       if (ptx::elect_one()) {
         const uint32_t in_group = k % kScaleGroup;
         shared_->resident_stamp[stamp_stage] = {
@@ -134,7 +136,6 @@ class ResidentProducer {
       // What came in the meantime is known when this tile's loads are on their way.
       if (k == k_tiles / 4) want(&shared_->wanted.resident, &shared_->begun.resident);
       if (k + kLookAhead == k_tiles) inbox_.look();
-      if (k + kStages == k_tiles) find_next();
     }
     first_scale_slot_ = scale_slot(k_tiles + kScaleGroup - 1);
     return true;
@@ -176,9 +177,9 @@ class ResidentProducer {
   Trace trace_;
   Inbox inbox_;
   RingPosition<kWorkSlots> queue_, owned_;
-  uint32_t next_ = kNone;   // work slot of the next tile, taken ahead
-  float first_scales_ = 0;  // its first weight scales, by lane
-  uint32_t loading_ = 0;    // what control.resident_loads says
+  uint32_t next_ = kNone;  // work slot of the next tile, taken ahead
+  LaneScales scales_;
+  uint32_t loading_ = 0;  // what control.resident_loads says
   RingPosition<Shared::kResidentSlots> position_;
   uint32_t first_scale_slot_ = 0;  // of the tile at hand
 };

@@ -54,8 +54,8 @@ constexpr uint32_t kResidentWorkSlots = 2 * kWorkSlots;
 constexpr uint32_t kParkSlot = kMainWorkSlots;
 static_assert(kParkSlot <= kStageSlotMask);
 
-// Words that steer the producers; each has one writer, and none orders anything. Together, so that
-// one load reads them.
+// Words that steer the producers; each has one writer, and none orders anything. Read one by one
+// (MainProducer::load_control).
 struct alignas(16) ProducerControl {
   // apk::PausePolicy of prefill loads while the resident producer has tiles. Writer: the scheduler
   // warp; reader: the main producer.
