@@ -71,7 +71,7 @@ Result<void> measure_prefill(const GemmName& shape, BenchRows& rows) {
       "back {:.1f} us, {:.0f} TFLOP/s\n",
       shape.name, kSharedExperts, kPrefillRows, workload->ctas(), s.median, s.low, s.high,
       flops / s.median * 1e-6, each, flops / each * 1e-6);
-  rows.add(fmt::format("apk.persistent.{}_gate_up_8x8192_tflops", shape.name),
+  rows.add(fmt::format("apk.gemm.{}_gate_up.contiguous_8x8192_tflops", shape.name),
            flops / s.median * 1e-6, "TFLOP/s");
   return {};
 }
