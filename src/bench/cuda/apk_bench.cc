@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "bench/cuda/apk_sections.h"
+#include "bench/cuda/hopper.h"
 
 namespace expertplex::bench {
 namespace {
@@ -17,12 +18,6 @@ constexpr Section kSections[] = {{"alone", measure_alone},
                                  {"saturation", measure_saturation},
                                  {"footprint", measure_footprint}};
 constexpr GemmName kShapes[] = {kGlmGateUp, kMiniMaxGateUp};
-
-Result<std::string> gpu_name() {
-  cudaDeviceProp device;
-  EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
-  return fmt::format("{}, {} SMs", device.name, device.multiProcessorCount);
-}
 
 Result<void> write_points(const std::string& path, const std::vector<PlotPoint>& points) {
   std::string text = "plot,series,label,x,y\n";
@@ -39,6 +34,7 @@ Result<void> write_points(const std::string& path, const std::vector<PlotPoint>&
 }  // namespace
 
 Result<void> run_apk_bench(const ApkBenchOptions& options) {
+  EXPERTPLEX_ASSIGN(const cudaDeviceProp device, find_hopper());
   BenchRows rows("expertplex bench apk");
   for (const Section& section : kSections) {
     if (std::string(section.name).find(options.only) == std::string::npos) continue;
@@ -50,8 +46,8 @@ Result<void> run_apk_bench(const ApkBenchOptions& options) {
   }
   if (!options.points.empty()) EXPERTPLEX_TRY(write_points(options.points, rows.points()));
   if (options.summary.empty()) return {};
-  EXPERTPLEX_ASSIGN(const std::string gpu, gpu_name());
-  return update_summary(options.summary, rows.rows(), options.commit, gpu);
+  return update_summary(options.summary, rows.rows(), options.commit,
+                        fmt::format("{}, {} SMs", device.name, device.multiProcessorCount));
 }
 
 }  // namespace expertplex::bench

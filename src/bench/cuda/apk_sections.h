@@ -27,7 +27,8 @@ Result<void> measure_saturation(const GemmName& shape, BenchRows& rows);
 // Decode time against tokens and against experts that have rows.
 Result<void> measure_footprint(const GemmName& shape, BenchRows& rows);
 
-// Decode operations alone: isolated, and with the next one always ready.
-Result<void> measure_alone(const GemmName& shape, BenchRows& rows);
+// Both phases alone, gate_up and down of the model: decode isolated and with the next one always
+// ready, prefill in bursts, beside cuBLASLt's rate.
+Result<void> measure_alone(const GemmName& model, BenchRows& rows);
 
 }  // namespace expertplex::bench

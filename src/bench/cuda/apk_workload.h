@@ -16,10 +16,14 @@
 namespace expertplex::bench {
 
 struct GemmName {
-  const char* name;
+  const char* name;  // of the model
+  const char* gemm;
   uint32_t columns, k;  // weights: columns x k for each expert
 };
-constexpr GemmName kGlmGateUp{"glm", 4096, 6144}, kMiniMaxGateUp{"minimax", 3072, 3072};
+constexpr GemmName kGlmGateUp{"glm", "gate_up", 4096, 6144};
+constexpr GemmName kGlmDown{"glm", "down", 6144, 2048};
+constexpr GemmName kMiniMaxGateUp{"minimax", "gate_up", 3072, 3072};
+constexpr GemmName kMiniMaxDown{"minimax", "down", 3072, 1536};
 
 constexpr uint32_t kSharedExperts = 8;
 constexpr uint32_t kPrefillRows = 8192;  // an expert

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "bench/cuda/gpu_timer.h"
+#include "bench/cuda/hopper.h"
 #include "bench/statistics.h"
 #include "cuda/host/gemm_config_search.h"
 #include "cuda/reference/gemm_problem.h"
@@ -162,8 +163,7 @@ Result<void> run_prediction(const GemmBenchOptions& options) {
 
 Result<void> run_gemm_bench(const GemmBenchOptions& options) {
   if (options.predict) return run_prediction(options);
-  cudaDeviceProp device;
-  EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
+  EXPERTPLEX_ASSIGN(const cudaDeviceProp device, find_hopper());
   const auto ctas = static_cast<uint32_t>(device.multiProcessorCount);
   for (const Case& c : all_cases()) EXPERTPLEX_TRY(measure(c, options, ctas));
   return {};
