@@ -1,6 +1,7 @@
 #include "bench/cuda/apk_bench.h"
 
 #include <fstream>
+#include <span>
 
 #include "bench/cuda/apk_sections.h"
 #include "bench/cuda/hopper.h"
@@ -31,15 +32,34 @@ Result<void> write_points(const std::string& path, const std::vector<PlotPoint>&
   return make_error(ErrorCode::kUnavailable, "{}: cannot be written", path);
 }
 
+bool chosen(const std::string& part, const char* name) {
+  return std::string_view(name).find(part) != std::string_view::npos;
+}
+
+// Refuses an option that chooses nothing.
+template <typename Named>
+Result<void> check_choice(const char* option, const std::string& part,
+                          std::span<const Named> known) {
+  std::string names;
+  for (const Named& n : known) {
+    if (chosen(part, n.name)) return {};
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", n.name);
+  }
+  return make_error(ErrorCode::kInvalidArgument,
+                    "{}: nothing contains \"{}\"; expected a part of {}", option, part, names);
+}
+
 }  // namespace
 
 Result<void> run_apk_bench(const ApkBenchOptions& options) {
+  EXPERTPLEX_TRY(check_choice("--only", options.only, std::span<const Section>(kSections)));
+  EXPERTPLEX_TRY(check_choice("--shape", options.shape, std::span<const GemmName>(kShapes)));
   EXPERTPLEX_ASSIGN(const cudaDeviceProp device, find_hopper());
   BenchRows rows("expertplex bench apk");
   for (const Section& section : kSections) {
-    if (std::string(section.name).find(options.only) == std::string::npos) continue;
+    if (!chosen(options.only, section.name)) continue;
     for (const GemmName& shape : kShapes) {
-      if (std::string(shape.name).find(options.shape) == std::string::npos) continue;
+      if (!chosen(options.shape, shape.name)) continue;
       fmt::print("-- {} {}\n", section.name, shape.name);
       EXPERTPLEX_TRY(section.run(shape, rows));
     }

@@ -40,25 +40,25 @@ struct Library {
   // Stays loaded.
   static Result<Library> load() {
     Library library;
-    const std::string names[] = {fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR),
-                                 fmt::format("/usr/local/cuda/lib64/libcublasLt.so.{}",
-                                             CUBLAS_VER_MAJOR)};
+    const std::string names[] = {
+        fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR),
+        fmt::format("/usr/local/cuda/lib64/libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
     for (const std::string& name : names) {
       if (library.handle == nullptr) library.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     }
     if (library.handle == nullptr) {
       return make_error(ErrorCode::kUnsupported, "{}: not found on this machine", names[0]);
     }
-    const bool found = library.find("cublasLtCreate", library.create) &&
-                       library.find("cublasLtDestroy", library.destroy) &&
-                       library.find("cublasLtMatmulDescCreate", library.desc_create) &&
-                       library.find("cublasLtMatmulDescSetAttribute", library.desc_set) &&
-                       library.find("cublasLtMatrixLayoutCreate", library.layout_create) &&
-                       library.find("cublasLtMatmulPreferenceCreate", library.preference_create) &&
-                       library.find("cublasLtMatmulPreferenceSetAttribute",
-                                    library.preference_set) &&
-                       library.find("cublasLtMatmulAlgoGetHeuristic", library.heuristic) &&
-                       library.find("cublasLtMatmul", library.matmul);
+    const bool found =
+        library.find("cublasLtCreate", library.create) &&
+        library.find("cublasLtDestroy", library.destroy) &&
+        library.find("cublasLtMatmulDescCreate", library.desc_create) &&
+        library.find("cublasLtMatmulDescSetAttribute", library.desc_set) &&
+        library.find("cublasLtMatrixLayoutCreate", library.layout_create) &&
+        library.find("cublasLtMatmulPreferenceCreate", library.preference_create) &&
+        library.find("cublasLtMatmulPreferenceSetAttribute", library.preference_set) &&
+        library.find("cublasLtMatmulAlgoGetHeuristic", library.heuristic) &&
+        library.find("cublasLtMatmul", library.matmul);
     if (!found) return make_error(ErrorCode::kUnsupported, "{}: {}", names[0], dlerror());
     return library;
   }
@@ -110,16 +110,16 @@ Result<double> measure_cublaslt_tflops(int repetitions) {
                                       &kWorkspaceBytes, sizeof(kWorkspaceBytes)));
   cublasLtMatmulHeuristicResult_t choice = {};
   int choices = 0;
-  EXPERTPLEX_LT_TRY(lt.heuristic(handle, desc, input, input, output, output, preference, 1, &choice,
-                                 &choices));
+  EXPERTPLEX_LT_TRY(
+      lt.heuristic(handle, desc, input, input, output, output, preference, 1, &choice, &choices));
   if (choices == 0) return make_error(ErrorCode::kUnsupported, "cuBLASLt: no FP8 algorithm");
   const float one = 1.0f, zero = 0.0f;
   EXPERTPLEX_ASSIGN(
       const auto us, time_launches(repetitions, Regime::kBurst, [&](int) {
-        return lt_result(lt.matmul(handle, desc, &one, a.data(), input, b.data(), input, &zero,
-                                   d.data(), output, d.data(), output, &choice.algo,
-                                   workspace.data(), kWorkspaceBytes, nullptr),
-                         "cublasLtMatmul");
+        return lt_result(
+            lt.matmul(handle, desc, &one, a.data(), input, b.data(), input, &zero, d.data(), output,
+                      d.data(), output, &choice.algo, workspace.data(), kWorkspaceBytes, nullptr),
+            "cublasLtMatmul");
       }));
   EXPERTPLEX_LT_TRY(lt.destroy(handle));
   return 2.0 * kSize * kSize * kSize / quantile(us, 0.5) * 1e-6;

@@ -94,7 +94,6 @@ std::string config_name(const GemmConfig& config) {
 }
 
 Result<void> measure(const Case& c, const GemmBenchOptions& options, uint32_t ctas) {
-  if (c.name().find(options.only) == std::string::npos) return {};
   EXPERTPLEX_ASSIGN(RotatingCase rotating, RotatingCase::make(c));
   for (const GemmConfig& config : cuda::compiled_gemm_configs()) {
     if (c.pipeline == PipelineRole::kResident && !config.has_resident()) continue;
@@ -148,12 +147,23 @@ Result<void> predict(const Case& c) {
   return {};
 }
 
-Result<void> run_prediction(const GemmBenchOptions& options) {
+// Those that the options name.
+Result<std::vector<Case>> chosen_cases(const GemmBenchOptions& options) {
+  std::vector<Case> cases;
+  for (const Case& c : all_cases()) {
+    if (c.name().find(options.only) != std::string::npos) cases.push_back(c);
+  }
+  if (!cases.empty()) return cases;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--only: no row's name contains \"{}\"; expected a part of one, as of \"{}\"",
+                    options.only, all_cases().front().name());
+}
+
+Result<void> run_prediction(const std::vector<Case>& cases) {
   fmt::print("predicted for {} SMs, back to back at full clock; nothing is measured\n",
              cuda::GemmWorkload{}.sms);
-  for (const Case& c : all_cases()) {
+  for (const Case& c : cases) {
     if (c.pipeline == PipelineRole::kResident) continue;  // a second name of the same workload
-    if (c.name().find(options.only) == std::string::npos) continue;
     EXPERTPLEX_TRY(predict(c));
   }
   return {};
@@ -162,10 +172,11 @@ Result<void> run_prediction(const GemmBenchOptions& options) {
 }  // namespace
 
 Result<void> run_gemm_bench(const GemmBenchOptions& options) {
-  if (options.predict) return run_prediction(options);
+  EXPERTPLEX_ASSIGN(const std::vector<Case> cases, chosen_cases(options));
+  if (options.predict) return run_prediction(cases);
   EXPERTPLEX_ASSIGN(const cudaDeviceProp device, find_hopper());
   const auto ctas = static_cast<uint32_t>(device.multiProcessorCount);
-  for (const Case& c : all_cases()) EXPERTPLEX_TRY(measure(c, options, ctas));
+  for (const Case& c : cases) EXPERTPLEX_TRY(measure(c, options, ctas));
   return {};
 }
 
