@@ -12,8 +12,9 @@
 // Only for decode operations of one GEMM: tiles that depend on others need the agent's publication.
 // An operation cannot finish before every announced tile is committed, so no sender writes its slot
 // again before all have taken theirs; but it may finish before the agent has seen it. The agent
-// announces one only while the main pipelines have no other decode operation in flight, so its word is
-// never overwritten before it has been taken by all that have a tile, and clusters take them in order.
+// announces one only while the main pipelines have no other decode operation in flight, so its word
+// is never overwritten before it has been taken by all that have a tile, and clusters take them in
+// order.
 #pragma once
 
 #include <cstdint>

@@ -58,10 +58,10 @@ class AgentRole {
     Mem::store(&shared()->agent_word, uint32_t{0}, Release{}, DeviceScope{});
   }
 
-  // Tells all clusters below `clusters` of a decode operation that is ready, before submit; that one
-  // is to be told the result, for how many it was announced: 0 where it cannot be (its template does
-  // not want it, its slot is busy, or another operation of the main pipelines is in flight). Those of
-  // the resident pipeline have told all clusters themselves.
+  // Tells all clusters below `clusters` of a decode operation that is ready, before submit; that
+  // one is to be told the result, for how many it was announced: 0 where it cannot be (its template
+  // does not want it, its slot is busy, or another operation of the main pipelines is in flight).
+  // Those of the resident pipeline have told all clusters themselves.
   EXPERTPLEX_HOST_DEVICE uint32_t announce(uint32_t slot_index, uint32_t epoch, uint32_t layer,
                                            uint32_t clusters) {
     const SlotView slot = layout_.slot(base_, Phase::kDecode, slot_index);

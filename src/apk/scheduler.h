@@ -148,8 +148,8 @@ class TileScheduler {
     return claim;
   }
 
-  // Before a k-block's load, by a prefill producer: what to do while the cluster's resident pipeline
-  // has tiles.
+  // Before a k-block's load, by a prefill producer: what to do while the cluster's resident
+  // pipeline has tiles.
   EXPERTPLEX_HOST_DEVICE PausePolicy pause(uint32_t cluster) const {
     return read_decision(cluster).pause;
   }

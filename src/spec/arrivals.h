@@ -1,5 +1,5 @@
-// When requests arrive: a renewal process with gamma-distributed gaps. A coefficient of variation of 1
-// is the Poisson process; published traces have 1 (Azure conversation) to 13 (Azure code).
+// When requests arrive: a renewal process with gamma-distributed gaps. A coefficient of variation
+// of 1 is the Poisson process; published traces have 1 (Azure conversation) to 13 (Azure code).
 #pragma once
 
 #include "base/random.h"

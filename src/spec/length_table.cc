@@ -8,8 +8,8 @@
 namespace expertplex {
 namespace {
 
-// Azure LLM inference traces 2023, Mooncake FAST '25 conversation trace, openchat_sharegpt4 up to 8k
-// tokens (as in Sarathi-Serve): quantiles measured on the published files.
+// Azure LLM inference traces 2023, Mooncake FAST '25 conversation trace, openchat_sharegpt4 up to
+// 8k tokens (as in Sarathi-Serve): quantiles measured on the published files.
 constexpr QuantilePoint kAzureCodePrompt[] = {{0, 3},       {0.05, 75},   {0.25, 578},
                                               {0.5, 1469},  {0.75, 2744}, {0.9, 5188},
                                               {0.95, 7303}, {0.99, 7436}, {1, 7500}};
@@ -19,14 +19,15 @@ constexpr QuantilePoint kAzureConversationPrompt[] = {{0, 2},       {0.05, 181},
                                                       {0.95, 4083}, {0.99, 4142}, {1, 12000}};
 constexpr QuantilePoint kAzureConversationOutput[] = {
     {0, 90}, {0.5, 129}, {0.9, 424}, {0.99, 601}, {1, 1200}};
-constexpr QuantilePoint kMooncakePrompt[] = {{0, 890},       {0.05, 901},   {0.25, 2306},
-                                             {0.5, 6909},    {0.75, 15367}, {0.9, 27367},
-                                             {0.95, 39550},  {0.99, 85400}, {1, 126000}};
-constexpr QuantilePoint kMooncakeOutput[] = {{0, 20}, {0.5, 350}, {0.9, 597}, {0.99, 1119}, {1, 2000}};
-constexpr QuantilePoint kSharegptPrompt[] = {{0, 4},       {0.25, 580},  {0.5, 1730},
-                                             {0.75, 3734}, {0.9, 5696},  {0.95, 6563},
-                                             {0.99, 7434}, {1, 8192}};
-constexpr QuantilePoint kSharegptOutput[] = {{0, 80}, {0.5, 415}, {0.9, 834}, {0.99, 998}, {1, 1100}};
+constexpr QuantilePoint kMooncakePrompt[] = {{0, 890},      {0.05, 901},   {0.25, 2306},
+                                             {0.5, 6909},   {0.75, 15367}, {0.9, 27367},
+                                             {0.95, 39550}, {0.99, 85400}, {1, 126000}};
+constexpr QuantilePoint kMooncakeOutput[] = {
+    {0, 20}, {0.5, 350}, {0.9, 597}, {0.99, 1119}, {1, 2000}};
+constexpr QuantilePoint kSharegptPrompt[] = {{0, 4},      {0.25, 580},  {0.5, 1730},  {0.75, 3734},
+                                             {0.9, 5696}, {0.95, 6563}, {0.99, 7434}, {1, 8192}};
+constexpr QuantilePoint kSharegptOutput[] = {
+    {0, 80}, {0.5, 415}, {0.9, 834}, {0.99, 998}, {1, 1100}};
 constexpr QuantilePoint kSharegptShortPrompt[] = {{0, 36}, {0.5, 297}, {0.9, 878}, {1, 1024}};
 constexpr QuantilePoint kSharegptShortOutput[] = {{0, 60}, {0.5, 402}, {1, 1000}};
 // LooGLE: the mean of the documents, and the limits of the answers (50, 300 and 500 tokens).
@@ -113,7 +114,8 @@ Result<LengthDistribution> find_length_distribution(std::string_view name) {
     }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
   }
-  return make_error(ErrorCode::kInvalidArgument, "workload \"{}\": expected one of {}", name, known);
+  return make_error(ErrorCode::kInvalidArgument, "workload \"{}\": expected one of {}", name,
+                    known);
 }
 
 }  // namespace expertplex

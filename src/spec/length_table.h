@@ -1,6 +1,6 @@
 // How long prompts and answers of a workload are: a quantile table each, as measured or published.
-// Between two points the quantile function is log-linear (lengths spread over decades; a straight line
-// would put too much into the tail).
+// Between two points the quantile function is log-linear (lengths spread over decades; a straight
+// line would put too much into the tail).
 //
 // Prompt and answer are drawn independently: the sources publish no joint distribution.
 #pragma once

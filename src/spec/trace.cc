@@ -97,7 +97,8 @@ struct Columns {
 
   Result<void> find(std::string_view header) {
     const std::vector<std::string_view> names = split(header);
-    for (auto [name, at] : {std::pair{time, &time_at}, {prompt, &prompt_at}, {output, &output_at}}) {
+    for (auto [name, at] :
+         {std::pair{time, &time_at}, {prompt, &prompt_at}, {output, &output_at}}) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end()) {
         return make_error(ErrorCode::kInvalidArgument, "line 1: expected a column \"{}\"", name);
@@ -156,8 +157,9 @@ Result<Trace> parse_sharegpt(std::string_view text, const TokenCounter& count_to
   trace.format = "ShareGPT JSON";
   trace.has_times = false;
   if (!count_tokens) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a ShareGPT file has texts, not lengths: name a model, whose tokenizer counts");
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "a ShareGPT file has texts, not lengths: name a model, whose tokenizer counts");
   }
   EXPERTPLEX_ASSIGN(const Json json, parse_json(text));
   for (size_t i = 0; i < json.size(); ++i) {
@@ -183,10 +185,11 @@ Result<Trace> parse_lines(std::string_view text) {
     columns = {.time = "Timestamp", .prompt = "Request tokens", .output = "Response tokens"};
     columns.parse_time = [](std::string_view t) { return parse_number<double>(t, "Timestamp"); };
   } else {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "expected a trace (Azure CSV, BurstGPT CSV, Mooncake JSONL or ShareGPT JSON), "
-                      "got a file that begins with \"{}\"",
-                      first.substr(0, 40));
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "expected a trace (Azure CSV, BurstGPT CSV, Mooncake JSONL or ShareGPT JSON), "
+        "got a file that begins with \"{}\"",
+        first.substr(0, 40));
   }
   const bool csv = columns.parse_time != nullptr;
   if (csv) EXPERTPLEX_TRY(columns.find(first));

@@ -1,5 +1,5 @@
-// Senders of random operations that run on the GPU beside the persistent kernel: one CTA a slot makes
-// an operation ready, waits for it, compares every row, poisons the output and goes on.
+// Senders of random operations that run on the GPU beside the persistent kernel: one CTA a slot
+// makes an operation ready, waits for it, compares every row, poisons the output and goes on.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,8 +34,9 @@ struct StressSlots {
   StressSlot slot[kMostStressSlots];
 };
 
-// `count` slots, `operations` of each, on so many SMs that the persistent kernel leaves free. Outputs
-// hold `poison` (16 bits) at the start and wherever no row exists. Results are device memory.
+// `count` slots, `operations` of each, on so many SMs that the persistent kernel leaves free.
+// Outputs hold `poison` (16 bits) at the start and wherever no row exists. Results are device
+// memory.
 cudaError_t launch_stress(const StressSlots& slots, uint32_t count, uint32_t operations,
                           uint16_t poison, uint32_t seed, uint64_t limit_ns, StressResult* results,
                           cudaStream_t stream);

@@ -1,5 +1,5 @@
-// A hundred thousand operations of both phases at random times and sizes, under policies that change
-// while they run, on many, some and few SMs: no hang, no lost row, no changed bit.
+// A hundred thousand operations of both phases at random times and sizes, under policies that
+// change while they run, on many, some and few SMs: no hang, no lost row, no changed bit.
 #include "cuda/apk_stress.h"
 
 #include "cuda/apk_kernel_fixture.h"

@@ -27,7 +27,8 @@ TEST(LengthTable, RefusesWhatIsNoDistribution) {
     const auto table = LengthTable::make(std::move(points));
     return table ? std::string() : table.error().message;
   };
-  EXPECT_EQ(message({{0, 1}}), "length table: expected points from probability 0 to 1, got 1 points");
+  EXPECT_EQ(message({{0, 1}}),
+            "length table: expected points from probability 0 to 1, got 1 points");
   EXPECT_EQ(message({{0, 1}, {0.9, 2}}),
             "length table: expected points from probability 0 to 1, got 2 points");
   EXPECT_EQ(message({{0, 0}, {1, 2}}), "length table: point 0: expected 1 token or more, got 0");
@@ -138,7 +139,8 @@ TEST(Trace, ReadsBurstGptWithAndWithoutSessions) {
   EXPECT_EQ(plain.requests[1].arrival_s, 40);
   EXPECT_EQ(plain.requests[1].prompt, 1087);
   const Trace sessions = parse(
-      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log "
+      "Type\n"
       "5.5,3,1.2,GPT-4,10,20,30,API log\n");
   EXPECT_EQ(sessions.requests[0].output, 20);
 }
@@ -166,8 +168,7 @@ TEST(Trace, ReadsShareGptWithACounter) {
   ASSERT_EQ(trace.requests.size(), 1u);
   EXPECT_EQ(trace.requests[0].prompt, 3);
   EXPECT_EQ(trace.broken, 2u);
-  EXPECT_EQ(trace.first_broken,
-            "entry 2: conversations: expected an array of two turns or more");
+  EXPECT_EQ(trace.first_broken, "entry 2: conversations: expected an array of two turns or more");
   EXPECT_EQ(error_of("[]"),
             "file: a ShareGPT file has texts, not lengths: name a model, whose tokenizer counts");
 }
@@ -184,9 +185,10 @@ TEST(Trace, CountsBrokenLinesAndShowsTheFirst) {
 }
 
 TEST(Trace, SaysWhyAFileIsNoTrace) {
-  EXPECT_EQ(error_of(""),
-            "file: expected a trace (Azure CSV, BurstGPT CSV, Mooncake JSONL or ShareGPT JSON), got a "
-            "file that begins with \"\"");
+  EXPECT_EQ(
+      error_of(""),
+      "file: expected a trace (Azure CSV, BurstGPT CSV, Mooncake JSONL or ShareGPT JSON), got a "
+      "file that begins with \"\"");
   EXPECT_EQ(error_of("TIMESTAMP,ContextTokens\n"),
             "file: line 1: expected a column \"GeneratedTokens\"");
   EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens\n"),

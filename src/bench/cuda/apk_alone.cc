@@ -1,6 +1,6 @@
-// Operations with nothing beside them, through the persistent kernel. Decode: isolated (the kernel is
-// idle before each), and with the next one always ready (two slots, so that one's last tiles and the
-// next one's first overlap). Prefill: after 30 ms of idle time, and one after the other.
+// Operations with nothing beside them, through the persistent kernel. Decode: isolated (the kernel
+// is idle before each), and with the next one always ready (two slots, so that one's last tiles and
+// the next one's first overlap). Prefill: after 30 ms of idle time, and one after the other.
 #include <algorithm>
 
 #include "bench/cuda/apk_sections.h"

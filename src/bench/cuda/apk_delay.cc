@@ -1,6 +1,6 @@
-// Preemption delay: from a ready word, written in the middle of a prefill (or to an idle kernel), to
-// the first load of a decode tile, in the first CTA and in the last; how long tiles take, and how
-// often a CTA begins one.
+// Preemption delay: from a ready word, written in the middle of a prefill (or to an idle kernel),
+// to the first load of a decode tile, in the first CTA and in the last; how long tiles take, and
+// how often a CTA begins one.
 #include <algorithm>
 #include <map>
 

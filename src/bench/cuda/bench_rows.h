@@ -1,5 +1,5 @@
-// What a bench command produces: rows of results/summary.json, and points for plots; printed as they
-// come.
+// What a bench command produces: rows of results/summary.json, and points for plots; printed as
+// they come.
 #pragma once
 
 #include <fmt/format.h>

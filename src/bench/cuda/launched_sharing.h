@@ -7,8 +7,8 @@
 //   priority by tile  the same, but prefill as one CTA a tile: decode gets in between tiles
 //   green N            decode in a green context of N SMs, prefill in one of the others
 //
-// Times are those of events around each launch, so they include a launch (about 3 us). Thread rules:
-// one thread; nothing else runs on the GPU.
+// Times are those of events around each launch, so they include a launch (about 3 us). Thread
+// rules: one thread; nothing else runs on the GPU.
 #pragma once
 
 #include <memory>

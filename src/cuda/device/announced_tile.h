@@ -1,5 +1,5 @@
-// From an announcement (apk/announcement.h) to the tile that a cluster owns: one round of loads of a
-// whole warp, which has all that a producer needs when it comes back.
+// From an announcement (apk/announcement.h) to the tile that a cluster owns: one round of loads of
+// a whole warp, which has all that a producer needs when it comes back.
 #pragma once
 
 #include "apk/announcement.h"

@@ -1,6 +1,6 @@
-// The deciding agent on the GPU: one warp of CTA 0, which takes the role of apk/deciding_agent.h once
-// and keeps it. The protocol is the same, word for word; what differs is that lanes look side by
-// side, one operation slot each, so that a look is one round trip however much is in flight, and
+// The deciding agent on the GPU: one warp of CTA 0, which takes the role of apk/deciding_agent.h
+// once and keeps it. The protocol is the same, word for word; what differs is that lanes look side
+// by side, one operation slot each, so that a look is one round trip however much is in flight, and
 // that what only the agent needs to know stays in its registers.
 #pragma once
 
@@ -91,7 +91,8 @@ class ApkAgent {
       const uint32_t finished =
           Memory::load(&slot.words->finished, apk::Relaxed{}, apk::DeviceScope{});
       const apk::UnclaimedTiles left = apk::find_unclaimed_tiles<Memory>(slot);
-      // An operation of the resident pipeline may be over before it is seen here, and the next one too.
+      // An operation of the resident pipeline may be over before it is seen here, and the next one
+      // too.
       retired = !apk::is_earlier(finished, submitted_);
       in_flight_ = !retired;
       unclaimed_ = !retired && left.any;
@@ -134,8 +135,8 @@ class ApkAgent {
            1;
   }
 
-  // The operation in `lane`'s slot, whose ready word that lane has seen. What clusters wait for comes
-  // first, and that lane needs nobody for it.
+  // The operation in `lane`'s slot, whose ready word that lane has seen. What clusters wait for
+  // comes first, and that lane needs nobody for it.
   __device__ __forceinline__ void submit(uint32_t lane, uint64_t seen) {
     const uint32_t main = __ballot_sync(kAllLanes, in_flight_ && phase_ == apk::Phase::kDecode &&
                                                        role_ == apk::PipelineRole::kMain);

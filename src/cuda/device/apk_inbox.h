@@ -1,11 +1,11 @@
-// What arrives for a CTA by itself: the GateUp tiles that its cluster owns (apk/announcement.h). The
-// resident producer looks here while it has nothing to load, and now and then while it does, so the
-// first load of an operation waits for nobody but who sent or announced it.
+// What arrives for a CTA by itself: the GateUp tiles that its cluster owns (apk/announcement.h).
+// The resident producer looks here while it has nothing to load, and now and then while it does, so
+// the first load of an operation waits for nobody but who sent or announced it.
 //
-// A look is an asynchronous copy of the ready words of the resident pipeline's operations and of the
-// announcement to the main one, a lane each: nobody waits for it. What is found costs one round trip
-// more: counts, binding and the acquire of the ready word side by side. Beside a prefill a round
-// trip takes 2 us: answers queue behind the prefill's loads.
+// A look is an asynchronous copy of the ready words of the resident pipeline's operations and of
+// the announcement to the main one, a lane each: nobody waits for it. What is found costs one round
+// trip more: counts, binding and the acquire of the ready word side by side. Beside a prefill a
+// round trip takes 2 us: answers queue behind the prefill's loads.
 //
 // All that the inbox remembers lies in shared memory: the producer's registers are its loop's. A
 // look by plain loads was spilled at once, and so waited for at once.

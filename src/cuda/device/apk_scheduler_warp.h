@@ -1,6 +1,6 @@
-// The scheduler warp of a CTA in the adaptive persistent kernel: claims tiles for both pipelines and
-// hands them to their producers through queues, so no two roles can disagree. A CTA is a cluster.
-// Tiles that the cluster owns without a claim come by the inbox (apk_inbox.h).
+// The scheduler warp of a CTA in the adaptive persistent kernel: claims tiles for both pipelines
+// and hands them to their producers through queues, so no two roles can disagree. A CTA is a
+// cluster. Tiles that the cluster owns without a claim come by the inbox (apk_inbox.h).
 //
 // A look is one load by three lanes.
 #pragma once

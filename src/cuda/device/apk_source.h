@@ -1,5 +1,5 @@
-// Tile source of the adaptive persistent kernel: in every CTA a scheduler warp that takes tiles from
-// the scheduling core (src/apk), and in the first one the deciding agent.
+// Tile source of the adaptive persistent kernel: in every CTA a scheduler warp that takes tiles
+// from the scheduling core (src/apk), and in the first one the deciding agent.
 #pragma once
 
 #include "cuda/device/apk_agent.h"

@@ -1,8 +1,8 @@
 // The weight scales of a tile, one per k tile, held by the lanes of the producer's warp: 32 of them
-// come with one load. The producer sends for the next 32 when it has used the last of these, and for
-// the next tile's first ones at the end of this one, so that no stage waits for a whole round trip
-// (2 us beside a prefill). They have one register a lane: with a second one for what is under way
-// the producer spilled it, and so waited for it.
+// come with one load. The producer sends for the next 32 when it has used the last of these, and
+// for the next tile's first ones at the end of this one, so that no stage waits for a whole round
+// trip (2 us beside a prefill). They have one register a lane: with a second one for what is under
+// way the producer spilled it, and so waited for it.
 #pragma once
 
 #include <cstdint>

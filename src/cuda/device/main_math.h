@@ -78,8 +78,8 @@ class MainMath {
 
   // Looks at the next stage before it is needed, so that the latencies of barrier and stamp pass
   // while products are added. The stamp's address hangs on the barrier's answer: a load that only
-  // follows the look in program order has read the stamp before the barrier was seen complete (lanes
-  // of one warp with different stamps, one wrong k tile in some 10^5).
+  // follows the look in program order has read the stamp before the barrier was seen complete
+  // (lanes of one warp with different stamps, one wrong k tile in some 10^5).
   __device__ __forceinline__ void look_ahead() {
     const bool wraps = stage_ + 1 == kConfig.main_stages;
     const uint32_t next = wraps ? 0 : stage_ + 1;

@@ -2,9 +2,9 @@
 // and stamps every stage with what it is. It is the only one that orders stages; math warps follow
 // the stamps.
 //
-// Work comes in three queues (work_queue.h). Decode goes first; where the policy says so it interrupts
-// a prefill tile between two k tiles: the last stage before it tells the math warps to put their
-// accumulators by, the first stage after it to fetch them again.
+// Work comes in three queues (work_queue.h). Decode goes first; where the policy says so it
+// interrupts a prefill tile between two k tiles: the last stage before it tells the math warps to
+// put their accumulators by, the first stage after it to fetch them again.
 //
 // Row scales travel row-major with the rows; they come as TMA boxes of four k tiles (16 bytes) a
 // row. Copying them with cp.async from all lanes cost the main pipeline 5 %: it takes the
@@ -130,7 +130,8 @@ class MainProducer {
       const uint32_t in_group = k % kScaleGroup;
       const bool new_group = in_group == 0 || k == turn.first_k;
       // Between a free stage and its loads nothing waits: three stages are hardly more than a round
-      // trip. The phase cannot complete before the stamp's arrival, so the bytes may be expected last.
+      // trip. The phase cannot complete before the stamp's arrival, so the bytes may be expected
+      // last.
       if (ptx::elect_one()) {
         const uint32_t wide = ptx::shared_address(shared_->main_wide[stage]);
         const uint32_t narrow = ptx::shared_address(shared_->main_narrow[stage]);
@@ -192,8 +193,8 @@ class MainProducer {
     fetched_ = queue_.stage;
   }
 
-  // One word: all lanes see the same. A load of 16 bytes goes to a warp's lanes in four parts; a word
-  // that changes between them splits the warp, which ptxas takes for converged, for good.
+  // One word: all lanes see the same. A load of 16 bytes goes to a warp's lanes in four parts; a
+  // word that changes between them splits the warp, which ptxas takes for converged, for good.
   static __device__ __forceinline__ uint32_t load_control(uint32_t offset) {
     return ptx::load_shared_word(kControl + offset);
   }

@@ -1,5 +1,6 @@
 // The resident decode pipeline's producer: one warp, as main_producer.h, for 128 weight rows and 16
-// token rows a stage. It has an inbox beside the scheduler warp's queue: tiles that the cluster owns.
+// token rows a stage. It has an inbox beside the scheduler warp's queue: tiles that the cluster
+// owns.
 #pragma once
 
 #include "cuda/device/lane_scales.h"

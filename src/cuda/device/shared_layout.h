@@ -48,9 +48,9 @@ constexpr uint32_t kMainOwnedSlot = 2 * kWorkSlots;
 constexpr uint32_t kMainWorkSlots = 3 * kWorkSlots;
 constexpr uint32_t kResidentOwnedSlot = kWorkSlots;
 constexpr uint32_t kResidentWorkSlots = 2 * kWorkSlots;
-// What the last stage before an interruption names instead of its tile's slot: a tile of no rows, with
-// kWorkParks, and a done barrier that nobody waits for. As a flag of the stage it would be one more
-// word of the stamp that ptxas keeps uniform, for which the end of every stage waits (3 %).
+// What the last stage before an interruption names instead of its tile's slot: a tile of no rows,
+// with kWorkParks, and a done barrier that nobody waits for. As a flag of the stage it would be one
+// more word of the stamp that ptxas keeps uniform, for which the end of every stage waits (3 %).
 constexpr uint32_t kParkSlot = kMainWorkSlots;
 static_assert(kParkSlot <= kStageSlotMask);
 
@@ -70,10 +70,11 @@ struct alignas(16) ProducerControl {
   uint32_t abort = 0;
 };
 
-// How many claimed tiles each queue may have had since the start: its producer wants the next one when
-// a quarter of the tile under way is loaded, not before. A cluster that claims further ahead takes tiles
-// that others could begin sooner (a third tile of a decode operation while others had one: 120
-// instead of 95 us). Writers: the producers; reader: the scheduler warp; none orders anything.
+// How many claimed tiles each queue may have had since the start: its producer wants the next one
+// when the tile under way has begun (main) or a quarter of it is loaded (resident), not before. A cluster that claims further ahead
+// takes tiles that others could begin sooner (a third tile of a decode operation while others had
+// one: 120 instead of 95 us). Writers: the producers; reader: the scheduler warp; none orders
+// anything.
 struct alignas(16) WantedTiles {
   uint32_t main = 0;
   uint32_t urgent = 1;  // one ahead of those begun: it may not wait for a part of a prefill tile
@@ -88,8 +89,8 @@ struct BegunTiles {
 // the announcement. Only the resident producer uses it.
 struct alignas(16) InboxEntry {
   uint64_t taken = 0;  // the word that was last dealt with
-  // Of the slot: the GateUp tile of this cluster's number, where every row block is an expert's only
-  // one; local experts.
+  // Of the slot: the GateUp tile of this cluster's number, where every row block is an expert's
+  // only one; local experts.
   uint16_t row_block = 0, column_tile = 0, experts = 0;
   uint16_t looks = 0;  // 1: the word is looked at
 };
@@ -129,8 +130,9 @@ struct SharedLayout {
   WantedTiles wanted;
   BegunTiles begun;
   InboxEntry inbox[kInboxWords];
-  // The words as the last look saw them, each with the 8 bytes behind it. Writer: asynchronous copies
-  // of the resident producer, which arrive on inbox_seen_full (one arrival a lane); reader: it.
+  // The words as the last look saw them, each with the 8 bytes behind it. Writer: asynchronous
+  // copies of the resident producer, which arrive on inbox_seen_full (one arrival a lane); reader:
+  // it.
   alignas(16) uint64_t inbox_seen[kInboxWords][2];
   uint64_t inbox_seen_full[1];
   // What each warp waited for when the abort word made it leave: the barrier's address, the parity

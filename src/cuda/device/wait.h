@@ -25,8 +25,8 @@ __device__ __forceinline__ bool aborted(uint32_t barrier, uint32_t parity) {
 }
 
 // False: aborted, leave. The abort word is looked at now and then: at every try it cost the main
-// pipeline 1 %. For one thread and for math warps: a vote in the math loop takes stage and parity out
-// of the uniform registers (spills, 15 %). Producers call warp_wait.
+// pipeline 1 %. For one thread and for math warps: a vote in the math loop takes stage and parity
+// out of the uniform registers (spills, 15 %). Producers call warp_wait.
 template <typename Shared>
 __device__ __forceinline__ bool wait_phase(uint32_t barrier, uint32_t parity) {
   for (uint32_t tries = 1; !ptx::mbarrier_try_wait(barrier, parity); ++tries) {

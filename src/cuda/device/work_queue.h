@@ -1,5 +1,5 @@
-// The writing end of a work queue: turns a tile into work and hands it to a pipeline's producer, math
-// warps and committer. One thread uses it, or one warp.
+// The writing end of a work queue: turns a tile into work and hands it to a pipeline's producer,
+// math warps and committer. One thread uses it, or one warp.
 #pragma once
 
 #include "cuda/device/shared_layout.h"
@@ -8,9 +8,9 @@
 
 namespace expertplex::cuda {
 
-// Of the main pipeline: tiles in their turn, claimed decode tiles, and decode tiles that the cluster
-// owns (apk/announcement.h); the last two go first, and may interrupt a prefill tile. Of the
-// resident pipeline: claimed and owned.
+// Of the main pipeline: tiles in their turn, claimed decode tiles, and decode tiles that the
+// cluster owns (apk/announcement.h); the last two go first, and may interrupt a prefill tile. Of
+// the resident pipeline: claimed and owned.
 enum class Queue : uint8_t { kMain, kMainUrgent, kMainOwned, kResident, kResidentOwned };
 
 __device__ __forceinline__ constexpr bool is_resident(Queue queue) {

@@ -59,8 +59,8 @@ struct ApkReady {
 };
 
 struct ApkSetup {
-  // Slot numbers per phase are shape.slot, dense from 0; at most kApkMaxSlots. Where a template says
-  // how tiles are announced and committed, start() decides.
+  // Slot numbers per phase are shape.slot, dense from 0; at most kApkMaxSlots. Where a template
+  // says how tiles are announced and committed, start() decides.
   std::vector<ApkSlotSetup> slots;
   apk::SharingPolicy policy;
   uint32_t ctas = 0;

@@ -1,6 +1,6 @@
-// The GPU's MoE server: the adaptive persistent kernel behind backend/moe_executor.h. Operations come
-// through the kernel's words (ApkKernel::signal, or a sender on the device), never through a call
-// here.
+// The GPU's MoE server: the adaptive persistent kernel behind backend/moe_executor.h. Operations
+// come through the kernel's words (ApkKernel::signal, or a sender on the device), never through a
+// call here.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Asynchronous copies of single threads (cp.async), from L2: what another SM has just written is seen.
+// Asynchronous copies of single threads (cp.async), from L2: what another SM has just written is
+// seen.
 #pragma once
 
 #include <cstdint>
