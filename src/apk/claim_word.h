@@ -7,10 +7,12 @@
 // opener has acquired; the fetch_sub acquires. All later fetch_subs belong to the same release
 // sequence, so every claimer sees it all.
 //
-// A claimer looks first and subtracts only from an open word, so at most one subtraction per
-// claimer falls below zero; the offset of 2^16 keeps those out of the epoch (REQUIRES: fewer than
-// 2^16 claimers). A claimer that was delayed until the slot carries a newer operation gets a tile
-// of that one, by the same rules: the word that it subtracted from says which.
+// A claimer looks first and subtracts only from an open word; or it subtracts unseen, because its
+// last ticket left many tiles, and after one subtraction in vain looks again. So at most one
+// subtraction per claimer falls below zero, whatever it did; the offset of 2^16 keeps those out of
+// the epoch (REQUIRES: fewer than 2^16 claimers). A claimer that was delayed until the slot carries
+// a newer operation gets a tile of that one, by the same rules: the word that it subtracted from
+// says which.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +45,17 @@ struct ClaimTicket {
   uint32_t remaining = 0;  // 0: nothing was claimed
 };
 
+// Without a look. REQUIRES: the claimer's last subtraction from this word got a tile.
+template <typename Mem>
+EXPERTPLEX_HOST_DEVICE ClaimTicket claim_unseen(uint64_t* word) {
+  const uint64_t before = Mem::fetch_sub(word, uint64_t{1}, Acquire{}, DeviceScope{});
+  return {claim_epoch(before), claim_remaining(before)};
+}
+
 // `seen` is the word's value as just loaded (relaxed).
 template <typename Mem>
 EXPERTPLEX_HOST_DEVICE ClaimTicket try_claim_seen(uint64_t* word, uint64_t seen) {
-  if (claim_remaining(seen) == 0) return {};
-  const uint64_t before = Mem::fetch_sub(word, uint64_t{1}, Acquire{}, DeviceScope{});
-  return {claim_epoch(before), claim_remaining(before)};
+  return claim_remaining(seen) > 0 ? claim_unseen<Mem>(word) : ClaimTicket{};
 }
 
 template <typename Mem>

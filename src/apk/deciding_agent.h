@@ -99,8 +99,7 @@ class AgentRole {
       }
     }
     if (slot.shape->experts == 0) return fail(OperationFault::kNoSuchSlot);  // no template
-    fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.experts,
-                                        slot.block_expert);
+    fault_ = instantiate_operation<Mem>(*slot.shape, request, slot.fields, slot.blocks);
     if (fault_ != OperationFault::kNone) return SubmitResult::kFault;
     if (announced == 0) {
       refresh_window(phase);  // its finished predecessor may still stand there

@@ -139,11 +139,20 @@ struct OperationRequest {
   const uint32_t* rows_per_expert = nullptr;  // template.experts entries, read during submit only
 };
 
-// Rows of one expert in an operation: one 8-byte load.
+// Rows of one expert in an operation.
 struct ExpertRows {
   uint32_t rows = 0;
   uint32_t first_block = 0;  // dense row-block index of its first row tile
 };
+
+// A row block of an operation, with all that a tile needs besides: one 16-byte load.
+struct alignas(16) RowBlock {
+  ExpertRows of_expert;
+  uint32_t row_blocks = 0;  // of the operation
+  uint16_t expert = 0;
+  uint16_t layer = 0;
+};
+static_assert(sizeof(RowBlock) == 16);
 
 // An operation in flight. Plain data: written by the deciding agent at submit while the slot is
 // free, read from a claim to its commit.

@@ -27,7 +27,7 @@ namespace expertplex::apk {
 // All device scope. Zero-initialised memory is a free slot.
 struct alignas(64) OperationWords {
   // Claim words (claim_word.h). Opened by the agent (publish) with release; claimed by pipeline
-  // leaders with acquire. What becomes visible: fields, experts, block_expert of this operation.
+  // leaders with acquire. What becomes visible: fields and blocks of this operation.
   uint64_t gate_up_claim = 0;
   // Opened with release by the committer of the last Down tile, or by the agent where no expert has
   // rows; what becomes visible besides: all Down outputs. An operation without reduction has it
@@ -55,8 +55,7 @@ struct alignas(64) OperationWords {
 struct SlotView {
   const OperationTemplate* shape = nullptr;  // fixed before the threads start
   OperationFields* fields = nullptr;
-  ExpertRows* experts = nullptr;
-  uint16_t* block_expert = nullptr;
+  RowBlock* blocks = nullptr;
   OperationWords* words = nullptr;
   // Per row block: GateUp tiles committed; as down_committed.
   uint32_t* gate_up_committed = nullptr;
@@ -64,9 +63,7 @@ struct SlotView {
   // block's last GateUp tile. What becomes visible: the row block's GateUp outputs.
   uint64_t* down_claim = nullptr;
 
-  EXPERTPLEX_HOST_DEVICE OperationView view() const {
-    return {shape, fields, experts, block_expert};
-  }
+  EXPERTPLEX_HOST_DEVICE OperationView view() const { return {shape, fields, blocks}; }
 };
 
 // Epochs of a slot grow, and may wrap around.
@@ -130,7 +127,10 @@ EXPERTPLEX_HOST_DEVICE bool claim_down_tile(const SlotView& slot, TileDescriptor
   move_cursor<Mem>(slot, seen, first_live);
   if (ticket.remaining == 0) return false;
   const uint32_t column = slot.shape->down_columns() - ticket.remaining;
-  *tile = down_tile<Mem>(slot.view(), Mem::read(slot.fields), block, column);
+  // A claimer that was delayed may have got a tile of a newer operation.
+  const uint32_t row_blocks =
+      ticket.epoch == seen.epoch ? seen.row_blocks : Mem::read(slot.fields).row_blocks;
+  *tile = down_tile<Mem>(slot.view(), ticket.epoch, row_blocks, block, column);
   return true;
 }
 
@@ -171,14 +171,18 @@ EXPERTPLEX_HOST_DEVICE void publish_operation(const SlotView& slot, uint32_t ann
   }
 }
 
-// Takes the next tile whose dependencies are committed; false: there is none now.
+// Takes the next tile whose dependencies are committed; false: there is none now. `left`: GateUp
+// tiles that the caller may take to be there without a look (0: it looks); then those behind the
+// tile that it got.
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE bool claim_tile(const SlotView& slot, TileDescriptor* tile) {
+EXPERTPLEX_HOST_DEVICE bool claim_tile(const SlotView& slot, TileDescriptor* tile, uint32_t* left) {
   OperationWords& words = *slot.words;
-  ClaimTicket ticket = try_claim<Mem>(&words.gate_up_claim);
+  ClaimTicket ticket =
+      *left > 0 ? claim_unseen<Mem>(&words.gate_up_claim) : try_claim<Mem>(&words.gate_up_claim);
+  *left = 0;
   if (ticket.remaining > 0) {
-    const OperationFields f = Mem::read(slot.fields);
-    *tile = gate_up_tile<Mem>(slot.view(), f, f.gate_up_tiles - ticket.remaining);
+    *left = ticket.remaining - 1;
+    *tile = gate_up_tile<Mem>(slot.view(), ticket.epoch, ticket.remaining);
     return true;
   }
   if (detail::claim_down_tile<Mem>(slot, tile)) return true;

@@ -57,6 +57,7 @@ struct PipelineState {
     Phase phase = Phase::kPrefill;
     uint8_t slot = 0;
     uint32_t epoch = 0;
+    uint32_t left = 0;  // GateUp tiles behind it when it was claimed
   } last_tile;
   TileDescriptor parked_tile;
 };
@@ -79,38 +80,40 @@ class TileScheduler {
 
   // At a tile boundary: what this pipeline does next.
   EXPERTPLEX_HOST_DEVICE Claim next(PipelineState& pipeline) {
-    return next(pipeline, read_decision(pipeline.cluster), {});
+    return next(pipeline, read_decision(pipeline.cluster), LoadedWindows{layout_.shared(base_)});
   }
 
-  // The same for a leader that has just read its decision, and may be short of room for tiles of
-  // one phase.
-  struct Room {
-    bool prefill = true, decode = true;
-    EXPERTPLEX_HOST_DEVICE constexpr bool has(Phase phase) const {
+  // The same for a leader that has just read its decision and the ready windows. A window of 0
+  // keeps it from tiles of that phase: there are none, or it has no room for one.
+  struct SeenWindows {
+    uint64_t prefill = 0, decode = 0;
+    EXPERTPLEX_HOST_DEVICE constexpr bool open(Phase phase) const { return of(phase) != 0; }
+    EXPERTPLEX_HOST_DEVICE constexpr uint64_t of(Phase phase) const {
       return phase == Phase::kPrefill ? prefill : decode;
     }
   };
+  template <typename Windows>
   EXPERTPLEX_HOST_DEVICE Claim next(PipelineState& pipeline, const Decision& decision,
-                                    const Room& room) {
+                                    const Windows& windows) {
     if (decision.abort) return {ClaimStatus::kAbort, {}};
     if (pipeline.role == PipelineRole::kResident) {
-      return decision.resident ? take(pipeline, Phase::kDecode, false) : Claim{};
+      return decision.resident ? take(pipeline, Phase::kDecode, false, windows) : Claim{};
     }
-    if (pipeline.parked) return next_while_parked(pipeline, decision);
+    if (pipeline.parked) return next_while_parked(pipeline, decision, windows);
     if (!decision.preempt && pipeline.started) {
-      if (!room.has(pipeline.last_tile.phase)) return {};
-      const SlotView slot = layout_.slot(base_, pipeline.last_tile.phase, pipeline.last_tile.slot);
-      Claim claim;
-      if (claim_tile<Mem>(slot, &claim.tile)) return taken(pipeline, claim);
-      const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(slot);
+      if (!windows.open(pipeline.last_tile.phase)) return {};
+      const Claim more = take_from(pipeline, pipeline.last_tile.phase, pipeline.last_tile.slot);
+      if (more.status == ClaimStatus::kTile) return more;
+      const UnclaimedTiles unclaimed = find_unclaimed_tiles<Mem>(
+          layout_.slot(base_, pipeline.last_tile.phase, pipeline.last_tile.slot));
       if (unclaimed.any && unclaimed.epoch == pipeline.last_tile.epoch) return {};
     }
-    if (room.has(decision.main_phase)) {
-      const Claim own = take(pipeline, decision.main_phase, false);
+    if (windows.open(decision.main_phase)) {
+      const Claim own = take(pipeline, decision.main_phase, false, windows);
       if (own.status == ClaimStatus::kTile) return own;
     }
     const Phase other = other_phase(decision.main_phase);
-    return decision.lend && room.has(other) ? take(pipeline, other, true) : Claim{};
+    return decision.lend && windows.open(other) ? take(pipeline, other, true, windows) : Claim{};
   }
 
   // Whether `word`, as just read from SharedState::announced, is news to the pipeline; it then says
@@ -139,7 +142,7 @@ class TileScheduler {
     const bool gives_way = decision.park && decision.main_phase == Phase::kDecode &&
                            running.phase == Phase::kPrefill && !pipeline.parked;
     if (!gives_way) return {};
-    const Claim claim = take(pipeline, Phase::kDecode, false);
+    const Claim claim = take(pipeline, Phase::kDecode, false, LoadedWindows{layout_.shared(base_)});
     if (claim.status == ClaimStatus::kTile) {
       pipeline.parked = true;
       pipeline.parked_tile = running;
@@ -205,10 +208,21 @@ class TileScheduler {
     return unpack_preempt_word(Mem::load(word, Relaxed{}, DeviceScope{})).decision;
   }
 
-  EXPERTPLEX_HOST_DEVICE Claim next_while_parked(PipelineState& pipeline,
-                                                 const Decision& decision) {
+  // Reads a window where it is asked for.
+  struct LoadedWindows {
+    const SharedState* shared;
+    EXPERTPLEX_HOST_DEVICE constexpr bool open(Phase) const { return true; }
+    // Relaxed: the window only says where to look; who gets a tile acquires with the claim.
+    EXPERTPLEX_HOST_DEVICE uint64_t of(Phase phase) const {
+      return Mem::load(&shared->ready_window[phase_index(phase)], Relaxed{}, DeviceScope{});
+    }
+  };
+
+  template <typename Windows>
+  EXPERTPLEX_HOST_DEVICE Claim next_while_parked(PipelineState& pipeline, const Decision& decision,
+                                                 const Windows& windows) {
     if (decision.main_phase == Phase::kDecode) {
-      const Claim claim = take(pipeline, Phase::kDecode, false);
+      const Claim claim = take(pipeline, Phase::kDecode, false, windows);
       if (claim.status == ClaimStatus::kTile) return claim;
     }
     pipeline.parked = false;
@@ -216,21 +230,33 @@ class TileScheduler {
   }
 
   // The first claimable tile of the phase's operations that this pipeline computes, oldest first.
-  EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed) {
+  template <typename Windows>
+  EXPERTPLEX_HOST_DEVICE Claim take(PipelineState& pipeline, Phase phase, bool borrowed,
+                                    const Windows& windows) {
     const auto look = Mem::begin_look();
-    const uint64_t* window = &layout_.shared(base_)->ready_window[phase_index(phase)];
-    // Relaxed: the window only says where to look; who gets a tile acquires with the claim.
-    uint64_t rest = Mem::load(window, Relaxed{}, DeviceScope{});
-    for (; rest != 0; rest >>= 8) {
+    for (uint64_t rest = windows.of(phase); rest != 0; rest >>= 8) {
       if (window_entry_role(rest) != pipeline.role) continue;
-      const SlotView slot = layout_.slot(base_, phase, window_entry_slot(rest));
-      Claim claim;
-      if (!claim_tile<Mem>(slot, &claim.tile)) continue;
-      claim.tile.borrowed = borrowed;
-      return taken(pipeline, claim);
+      const Claim claim = take_from(pipeline, phase, window_entry_slot(rest), borrowed);
+      if (claim.status == ClaimStatus::kTile) return claim;
     }
     Mem::end_look(look, 0);
     return {};
+  }
+
+  // A tile of the operation in one slot.
+  EXPERTPLEX_HOST_DEVICE Claim take_from(PipelineState& pipeline, Phase phase, uint32_t slot,
+                                         bool borrowed = false) {
+    auto& last = pipeline.last_tile;
+    const bool same = pipeline.started && last.phase == phase && last.slot == slot;
+    // One tile for every other claimer: fewer may be gone by now.
+    uint32_t left = same && last.left > limits_.clusters ? last.left : 0;
+    if (same) last.left = 0;
+    Claim claim;
+    if (!claim_tile<Mem>(layout_.slot(base_, phase, slot), &claim.tile, &left)) return {};
+    claim.tile.borrowed = borrowed;
+    claim = taken(pipeline, claim);
+    last.left = left;
+    return claim;
   }
 
   EXPERTPLEX_HOST_DEVICE Claim taken(PipelineState& pipeline, Claim claim) {
@@ -246,6 +272,7 @@ class TileScheduler {
     pipeline.last_tile.phase = tile.phase;
     pipeline.last_tile.slot = tile.slot;
     pipeline.last_tile.epoch = tile.epoch;
+    pipeline.last_tile.left = 0;
     return claim;
   }
 

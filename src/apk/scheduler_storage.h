@@ -140,9 +140,7 @@ class StorageLayout {
     offset += aligned(sizeof(uint64_t) * blocks);
     view.gate_up_committed = at<uint32_t>(base, offset);
     offset += aligned(sizeof(uint32_t) * blocks);
-    view.block_expert = at<uint16_t>(base, offset);
-    offset += aligned(sizeof(uint16_t) * blocks);
-    view.experts = at<ExpertRows>(base, offset);
+    view.blocks = at<RowBlock>(base, offset);
     return view;
   }
 
@@ -168,8 +166,7 @@ class StorageLayout {
   EXPERTPLEX_HOST_DEVICE constexpr size_t slot_bytes(Phase phase) const {
     const size_t blocks = row_blocks(phase);
     return kSlotHeadBytes + aligned(sizeof(uint64_t) * blocks) +
-           aligned(sizeof(uint32_t) * blocks) + aligned(sizeof(uint16_t) * blocks) +
-           aligned(sizeof(ExpertRows) * limits_.experts);
+           aligned(sizeof(uint32_t) * blocks) + aligned(sizeof(RowBlock) * blocks);
   }
   EXPERTPLEX_HOST_DEVICE constexpr size_t slot_offset(Phase phase, uint32_t slot) const {
     size_t offset = kClusters + sizeof(ClusterState) * limits_.clusters;

@@ -16,7 +16,8 @@
 //
 // Tile order is the order of claims; what a tile computes does not depend on it.
 //
-// OperationView reads the arrays through the memory policy, two dependent loads per tile.
+// A claim word counts tiles from the end, and so does the array of row blocks: who gets a GateUp
+// tile needs one load of 16 bytes to know it, and nothing of the operation's fields.
 #pragma once
 
 #include <cstdint>
@@ -29,33 +30,32 @@ namespace expertplex::apk {
 struct OperationView {
   const OperationTemplate* shape = nullptr;
   const OperationFields* fields = nullptr;
-  const ExpertRows* experts = nullptr;     // shape->experts entries
-  const uint16_t* block_expert = nullptr;  // fields->row_blocks entries: which expert
+  const RowBlock* blocks = nullptr;  // fields->row_blocks entries, the last row block first
 };
 
-// Fills fields, experts and block_expert from a request. Returns the fault, and then has written
-// nothing that may be used. The arrays have room for shape.experts and shape.max_row_blocks.
+// Fills fields and blocks from a request. Returns the fault, and then has written nothing that may
+// be used. There is room for shape.max_row_blocks.
 template <typename Mem>
 EXPERTPLEX_HOST_DEVICE OperationFault instantiate_operation(const OperationTemplate& shape,
                                                             const OperationRequest& request,
                                                             OperationFields* fields,
-                                                            ExpertRows* experts,
-                                                            uint16_t* block_expert) {
-  uint64_t blocks = 0;
+                                                            RowBlock* blocks) {
+  uint64_t row_blocks = 0;
   for (uint32_t e = 0; e < shape.experts; ++e) {
-    blocks += ceil_div(request.rows_per_expert[e], shape.gate_up.rows);
+    row_blocks += ceil_div(request.rows_per_expert[e], shape.gate_up.rows);
   }
-  if (blocks > shape.max_row_blocks) return OperationFault::kTooManyRowBlocks;
+  if (row_blocks > shape.max_row_blocks) return OperationFault::kTooManyRowBlocks;
   const bool reduces = shape.reduce_tokens > 0;
   if (reduces && request.tokens > shape.max_tokens) return OperationFault::kTooManyTokens;
 
   uint32_t next_block = 0;
   for (uint32_t e = 0; e < shape.experts; ++e) {
-    const uint32_t rows = request.rows_per_expert[e];
-    Mem::write(&experts[e], ExpertRows{rows, next_block});
-    const uint32_t end = next_block + ceil_div(rows, shape.gate_up.rows);
+    const ExpertRows rows{request.rows_per_expert[e], next_block};
+    const RowBlock block{rows, static_cast<uint32_t>(row_blocks), static_cast<uint16_t>(e),
+                         static_cast<uint16_t>(request.layer)};
+    const uint32_t end = next_block + ceil_div(rows.rows, shape.gate_up.rows);
     for (; next_block < end; ++next_block) {
-      Mem::write(&block_expert[next_block], static_cast<uint16_t>(e));
+      Mem::write(&blocks[row_blocks - 1 - next_block], block);
     }
   }
   OperationFields f;
@@ -76,15 +76,15 @@ namespace detail {
 EXPERTPLEX_HOST_DEVICE constexpr uint32_t min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 EXPERTPLEX_HOST_DEVICE constexpr TileDescriptor tile_of(const OperationTemplate& shape,
-                                                        const OperationFields& fields,
-                                                        TileKind kind) {
+                                                        uint32_t epoch, uint32_t layer,
+                                                        uint32_t row_blocks, TileKind kind) {
   TileDescriptor tile;
-  tile.epoch = fields.epoch;
+  tile.epoch = epoch;
   tile.phase = shape.phase;
   tile.kind = kind;
   tile.slot = shape.slot;
-  tile.layer = static_cast<uint16_t>(fields.layer);
-  tile.row_blocks = fields.row_blocks;
+  tile.layer = static_cast<uint16_t>(layer);
+  tile.row_blocks = row_blocks;
   return tile;
 }
 
@@ -109,34 +109,34 @@ EXPERTPLEX_HOST_DEVICE constexpr void place_in_expert(const OperationTemplate& s
   tile->column_tile = static_cast<uint16_t>(in_group / group_rows);
 }
 
-// REQUIRES: index < fields.gate_up_tiles.
+// The GateUp tile that is `from_end`-th from the end. REQUIRES: 1 <= from_end <= gate_up_tiles.
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE TileDescriptor gate_up_tile(const OperationView& op,
-                                                   const OperationFields& fields, uint32_t index) {
+EXPERTPLEX_HOST_DEVICE TileDescriptor gate_up_tile(const OperationView& op, uint32_t epoch,
+                                                   uint32_t from_end) {
   const OperationTemplate& shape = *op.shape;
   const uint32_t columns = shape.gate_up_columns();
-  // The tiles of an expert start at first_block * columns, so index / columns is a row block of the
-  // right expert, whatever the order inside it.
-  const uint32_t expert = Mem::read(&op.block_expert[index / columns]);
-  TileDescriptor tile = detail::tile_of(shape, fields, TileKind::kGateUp);
-  place_in_expert(shape, expert, Mem::read(&op.experts[expert]), index, &tile);
+  // The tiles of an expert start at first_block * columns, so this is a row block of the right
+  // expert, whatever the order inside it.
+  const RowBlock block = Mem::read(&op.blocks[(from_end - 1) / columns]);
+  TileDescriptor tile =
+      detail::tile_of(shape, epoch, block.layer, block.row_blocks, TileKind::kGateUp);
+  place_in_expert(shape, block.expert, block.of_expert, block.row_blocks * columns - from_end,
+                  &tile);
   return tile;
 }
 
-// REQUIRES: row_block < fields.row_blocks, column_tile < shape.down_columns().
+// REQUIRES: row_block < row_blocks, those of the operation; column_tile < shape.down_columns().
 template <typename Mem>
-EXPERTPLEX_HOST_DEVICE TileDescriptor down_tile(const OperationView& op,
-                                                const OperationFields& fields, uint32_t row_block,
+EXPERTPLEX_HOST_DEVICE TileDescriptor down_tile(const OperationView& op, uint32_t epoch,
+                                                uint32_t row_blocks, uint32_t row_block,
                                                 uint32_t column_tile) {
   const OperationTemplate& shape = *op.shape;
-  const uint32_t expert = Mem::read(&op.block_expert[row_block]);
-  const ExpertRows rows = Mem::read(&op.experts[expert]);
-
-  TileDescriptor tile = detail::tile_of(shape, fields, TileKind::kDown);
-  tile.expert = static_cast<uint16_t>(expert);
+  const RowBlock block = Mem::read(&op.blocks[row_blocks - 1 - row_block]);
+  TileDescriptor tile = detail::tile_of(shape, epoch, block.layer, row_blocks, TileKind::kDown);
+  tile.expert = block.expert;
   tile.row_block = row_block;
-  tile.first_row = (row_block - rows.first_block) * shape.down.rows;
-  tile.row_count = detail::min_u32(shape.down.rows, rows.rows - tile.first_row);
+  tile.first_row = (row_block - block.of_expert.first_block) * shape.down.rows;
+  tile.row_count = detail::min_u32(shape.down.rows, block.of_expert.rows - tile.first_row);
   tile.column_tile = static_cast<uint16_t>(column_tile);
   return tile;
 }
@@ -145,7 +145,8 @@ EXPERTPLEX_HOST_DEVICE TileDescriptor down_tile(const OperationView& op,
 EXPERTPLEX_HOST_DEVICE constexpr TileDescriptor reduce_tile(const OperationTemplate& shape,
                                                             const OperationFields& fields,
                                                             uint32_t index) {
-  TileDescriptor tile = detail::tile_of(shape, fields, TileKind::kReduce);
+  TileDescriptor tile =
+      detail::tile_of(shape, fields.epoch, fields.layer, fields.row_blocks, TileKind::kReduce);
   tile.row_block = index;
   tile.first_row = index * shape.reduce_tokens;
   tile.row_count = detail::min_u32(shape.reduce_tokens, fields.tokens - tile.first_row);
@@ -156,11 +157,13 @@ EXPERTPLEX_HOST_DEVICE constexpr TileDescriptor reduce_tile(const OperationTempl
 template <typename Mem>
 EXPERTPLEX_HOST_DEVICE TileDescriptor tile_at(const OperationView& op, uint32_t index) {
   const OperationFields fields = Mem::read(op.fields);
-  if (index < fields.gate_up_tiles) return gate_up_tile<Mem>(op, fields, index);
+  if (index < fields.gate_up_tiles) {
+    return gate_up_tile<Mem>(op, fields.epoch, fields.gate_up_tiles - index);
+  }
   index -= fields.gate_up_tiles;
   const uint32_t columns = op.shape->down_columns();
   if (index < fields.down_tiles) {
-    return down_tile<Mem>(op, fields, index / columns, index % columns);
+    return down_tile<Mem>(op, fields.epoch, fields.row_blocks, index / columns, index % columns);
   }
   return reduce_tile(*op.shape, fields, index - fields.down_tiles);
 }

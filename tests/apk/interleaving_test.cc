@@ -108,6 +108,19 @@ TEST_F(Interleaving, WorkersReuseASlot) {
   walk("workers, two operations in a slot", config, false);
 }
 
+// With more tiles left than there are clusters, a claimer does not look before it claims.
+TEST_F(Interleaving, ClaimsWithoutALook) {
+  SharingConfig config = kernel(2, 1);
+  config.prefill_rows = 0;
+  config.decode_rows = 4;
+  config.decode_has_down = false;
+  walk("unseen claims, 2 clusters of 1", config, false);
+  config.decode_rows = 3;
+  config.clusters = 1;
+  config.decode_epochs = 2;
+  walk("unseen claims, two operations", config, false);
+}
+
 TEST_F(Interleaving, WorkersUnderOtherPolicies) {
   SharingConfig patient = workers();
   patient.policy.lend_while_waiting = false;

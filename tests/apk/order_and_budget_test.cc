@@ -24,21 +24,18 @@ namespace {
 struct OrderedOperation {
   OperationTemplate shape;
   OperationFields fields;
-  std::vector<ExpertRows> experts;
-  std::vector<uint16_t> block_expert;
+  std::vector<RowBlock> blocks;
 
   OperationFault instantiate(const std::vector<uint32_t>& rows, uint32_t tokens) {
-    experts.assign(rows.size(), {});
-    block_expert.assign(shape.max_row_blocks, 0);
+    blocks.assign(shape.max_row_blocks, {});
     OperationRequest request;
     request.epoch = 7;
     request.layer = 3;
     request.tokens = tokens;
     request.rows_per_expert = rows.data();
-    return instantiate_operation<HostMemory>(shape, request, &fields, experts.data(),
-                                             block_expert.data());
+    return instantiate_operation<HostMemory>(shape, request, &fields, blocks.data());
   }
-  OperationView view() const { return {&shape, &fields, experts.data(), block_expert.data()}; }
+  OperationView view() const { return {&shape, &fields, blocks.data()}; }
 };
 
 OrderedOperation make_operation(uint32_t experts, uint32_t tile_rows, uint32_t row_group,

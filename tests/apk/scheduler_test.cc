@@ -287,6 +287,38 @@ TEST_F(Scheduler, ParksAPrefillTileOnlyWithADecodeTileInHand) {
   EXPECT_EQ(read_counters(scheduler()).preemptions, 2u);
 }
 
+// A pipeline that saw many tiles left claims the next without a look; when it was wrong, it got
+// nothing, and nothing is lost for the slot's next operation.
+TEST_F(Scheduler, AClaimWithoutALookThatComesTooLate) {
+  start(1);
+  for (uint32_t epoch = 1; epoch <= 3; ++epoch) {
+    submit(Phase::kPrefill, 0, epoch, {32, 32});  // 16 row blocks of 2 + 1 tiles
+    decide();
+    PipelineState ahead, late;
+    const auto take = [&](PipelineState& pipeline) {
+      const Claim claim = scheduler().next(pipeline);
+      EXPECT_EQ(claim.status, ClaimStatus::kTile);
+      EXPECT_EQ(claim.tile.epoch, epoch);
+      EXPECT_EQ(claim.tile.kind, TileKind::kGateUp);
+      return claim.tile;
+    };
+    std::vector<TileDescriptor> tiles = {take(late)};
+    EXPECT_EQ(late.last_tile.left, 31u);
+    while (tiles.size() < 32) tiles.push_back(take(ahead));
+    EXPECT_EQ(ahead.last_tile.left, 0u);
+    EXPECT_EQ(scheduler().next(late).status, ClaimStatus::kNothing);
+    EXPECT_EQ(late.last_tile.left, 0u);
+    for (const TileDescriptor& tile : tiles) commit(tile);
+    for (uint32_t i = 0; i < 16; ++i) {
+      const Claim down = scheduler().next(late);
+      ASSERT_EQ(down.tile.kind, TileKind::kDown);
+      commit(down.tile);
+    }
+    EXPECT_EQ(scheduler().next(late).status, ClaimStatus::kNothing);
+  }
+  EXPECT_EQ(read_counters(scheduler()).queue_depth[0], 0u);
+}
+
 TEST_F(Scheduler, AbortReachesEveryPipelineWithTheNextDecision) {
   submit(Phase::kPrefill, 0, 1, {32, 32});
   decide();

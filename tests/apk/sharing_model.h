@@ -48,7 +48,8 @@ struct SharingConfig {
   // Rows per expert (tile height 1, so row blocks) and column tiles; 0 rows: no such operation.
   uint32_t prefill_rows = 2, prefill_columns = 1, prefill_tokens = 0;
   uint32_t decode_rows = 1, decode_columns = 1;
-  bool announced = false;      // decode operations are announced (announcement.h)
+  bool decode_has_down = true;
+  bool announced = false;      // decode operations are announced (announcement.h); GateUp only
   uint32_t decode_epochs = 1;  // decode operations in the same slot, one after the other
   uint32_t down_scan_window = 8;
   uint32_t k_blocks = 1;        // of a prefill tile; a check follows each but the last
@@ -146,7 +147,8 @@ class SharingModel : public Model {
   };
   Operation operation(Phase phase) const {
     if (phase == Phase::kDecode) {
-      return {config_.decode_rows, config_.decode_columns, 0, !config_.announced};
+      const bool down = config_.decode_has_down && !config_.announced;
+      return {config_.decode_rows, config_.decode_columns, 0, down};
     }
     return {config_.prefill_rows, config_.prefill_columns, config_.prefill_tokens, true};
   }

@@ -48,8 +48,7 @@ void SharingModel<Mem>::build(Explorer& explorer) {
     const SlotView slot = layout.slot(base_, phase, 0);
     const int region = explorer.define_region(std::string(phase_name(phase)) + " operation");
     explorer.add_range(region, slot.fields, sizeof(OperationFields));
-    explorer.add_range(region, slot.experts, sizeof(ExpertRows) * limits_.experts);
-    explorer.add_range(region, slot.block_expert, sizeof(uint16_t) * limits_.row_blocks[p]);
+    explorer.add_range(region, slot.blocks, sizeof(RowBlock) * limits_.row_blocks[p]);
     EXPERTPLEX_CHECK(op.tiles() <= kMaxModelTiles);
     for (uint32_t t = 0; t < op.tiles(); ++t) {
       for (uint32_t m = 0; m < config_.members; ++m) {

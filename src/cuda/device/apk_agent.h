@@ -164,6 +164,9 @@ class ApkAgent {
     const apk::SlotView slot = view(phase, slot_index);
     announced = __shfl_sync(kAllLanes, announced, lane);
     if (lane_ == lane) {
+      // Those that came and went unseen count too.
+      Memory::count(&shared()->submitted[apk::phase_index(phase)],
+                    submitted_ == 0 ? 1 : epoch - submitted_);
       in_flight_ = true;
       submitted_ = epoch;
       sequence_ = next_sequence_;
@@ -174,7 +177,7 @@ class ApkAgent {
     // Of the ready word: the request's owner. And of the slot: its last readers are through.
     Memory::load(&box.ready, apk::Acquire{}, apk::SystemScope{});
     Memory::load(&slot.words->finished, apk::Acquire{}, apk::DeviceScope{});
-    const uint32_t blocks = instantiate(slot, box, epoch);
+    const uint32_t blocks = instantiate(slot, box, epoch, layer);
     if (blocks == kIsOver) {
       if (lane_ == lane) in_flight_ = false;
       return;
@@ -198,27 +201,29 @@ class ApkAgent {
                   apk::Relaxed{}, apk::DeviceScope{});
   }
 
-  // What apk::instantiate_operation writes for the experts, lanes side by side; the row blocks.
+  // What apk::instantiate_operation writes for the row blocks, lanes side by side; their number, or
   // kIsOver: counts of a later operation have come, so all tiles of this one were announced and it
   // finished before it was seen here.
   static constexpr uint32_t kBadCounts = ~0u, kIsOver = ~1u;
   __device__ __forceinline__ uint32_t instantiate(const apk::SlotView& slot, const ApkSlot& box,
-                                                  uint32_t epoch) {
-    uint32_t blocks_before = 0;
-    const uint32_t experts = slot.shape->experts, height = slot.shape->gate_up.rows;
+                                                  uint32_t epoch, uint32_t layer) {
+    const uint32_t experts = slot.shape->experts;
+    uint32_t row_blocks = 0, rows = 0;
 #pragma unroll 1
     for (uint32_t first = 0; first < experts; first += 32) {
-      const uint32_t expert = first + lane_;
-      const uint64_t word = expert < experts ? Memory::load(&box.rows_per_expert[expert],
-                                                            apk::Relaxed{}, apk::DeviceScope{})
-                                             : uint64_t{epoch} << 32;
-      const uint32_t of = static_cast<uint32_t>(word >> 32);
-      if (slot.shape->announced && __any_sync(kAllLanes, apk::is_earlier(epoch, of))) {
-        return kIsOver;
+      const uint32_t fault = load_rows(slot, box, epoch, first, &rows);
+      if (fault != 0) return fault;
+      row_blocks += __reduce_add_sync(kAllLanes, apk::ceil_div(rows, slot.shape->gate_up.rows));
+      if (row_blocks > slot.shape->max_row_blocks) return row_blocks;
+    }
+    uint32_t blocks_before = 0;
+#pragma unroll 1
+    for (uint32_t first = 0; first < experts; first += 32) {
+      if (experts > 32) {
+        const uint32_t fault = load_rows(slot, box, epoch, first, &rows);
+        if (fault != 0) return fault;
       }
-      if (__any_sync(kAllLanes, of != epoch)) return kBadCounts;
-      const uint32_t rows = static_cast<uint32_t>(word);
-      const uint32_t blocks = apk::ceil_div(rows, height);
+      const uint32_t blocks = apk::ceil_div(rows, slot.shape->gate_up.rows);
       uint32_t end = blocks;
       for (uint32_t step = 1; step < 32; step *= 2) {
         const uint32_t before = __shfl_up_sync(kAllLanes, end, step);
@@ -226,15 +231,29 @@ class ApkAgent {
       }
       const uint32_t first_block = blocks_before + end - blocks;
       blocks_before += __shfl_sync(kAllLanes, end, 31);
-      if (blocks_before > slot.shape->max_row_blocks) return blocks_before;
-      if (expert >= experts) continue;
-      slot.experts[expert] = {rows, first_block};
+      const apk::RowBlock block{{rows, first_block},
+                                row_blocks,
+                                static_cast<uint16_t>(first + lane_),
+                                static_cast<uint16_t>(layer)};
 #pragma unroll 1
-      for (uint32_t b = 0; b < blocks; ++b) {
-        slot.block_expert[first_block + b] = static_cast<uint16_t>(expert);
-      }
+      for (uint32_t b = 0; b < blocks; ++b) slot.blocks[row_blocks - 1 - first_block - b] = block;
     }
-    return blocks_before;
+    return row_blocks;
+  }
+
+  // The rows of experts first .. first + 31, a lane each. 0, kBadCounts or kIsOver.
+  __device__ __forceinline__ uint32_t load_rows(const apk::SlotView& slot, const ApkSlot& box,
+                                                uint32_t epoch, uint32_t first,
+                                                uint32_t* rows) const {
+    const uint32_t expert = first + lane_;
+    const uint64_t word =
+        expert < slot.shape->experts
+            ? Memory::load(&box.rows_per_expert[expert], apk::Relaxed{}, apk::DeviceScope{})
+            : uint64_t{epoch} << 32;
+    const uint32_t of = static_cast<uint32_t>(word >> 32);
+    *rows = static_cast<uint32_t>(word);
+    if (slot.shape->announced && __any_sync(kAllLanes, apk::is_earlier(epoch, of))) return kIsOver;
+    return __any_sync(kAllLanes, of != epoch) ? kBadCounts : 0;
   }
 
   // Fields, claim words, then the window. `f` has what the counts say.
@@ -252,11 +271,11 @@ class ApkAgent {
     if (lane_ == 0) {
       *slot.fields = f;
       if (empty) {
+        Memory::count(&shared()->retired[apk::phase_index(shape.phase)], 1);
         Memory::store(&slot.words->finished, f.epoch, apk::Relaxed{}, apk::DeviceScope{});
         Memory::store(&p_.done[apk_slot_index(p_.limits, shape.phase, shape.slot)].value,
                       apk::pack_epoch_value(f.epoch, 1), apk::Release{}, apk::SystemScope{});
       } else {
-        Memory::count(&shared()->submitted[apk::phase_index(shape.phase)], 1);
         apk::publish_operation<Memory>(slot, announced);
       }
     }

@@ -19,6 +19,7 @@ class ApkSchedulerWarp {
  public:
   using Memory = apk::DeviceMemory;
   using Shared = SharedLayout<kConfig>;
+  using Windows = apk::TileScheduler<Memory>::SeenWindows;
 
   __device__ __forceinline__ ApkSchedulerWarp(const ApkParameters& parameters, Shared* shared)
       : p_(parameters),
@@ -50,10 +51,8 @@ class ApkSchedulerWarp {
         naps = 0;
         tell_producers(static_cast<uint32_t>(__shfl_sync(kAll, seen, kDecision)));
         if (decision_.abort) break;
-        prefill_ = __shfl_sync(kAll, seen, kPrefillWindow) != 0;
-        const uint64_t decode = __shfl_sync(kAll, seen, kDecodeWindow);
-        decode_ = apk::window_has_entry_for(decode, apk::PipelineRole::kMain);
-        resident_decode_ = apk::window_has_entry_for(decode, apk::PipelineRole::kResident);
+        prefill_ = __shfl_sync(kAll, seen, kPrefillWindow);
+        decode_ = __shfl_sync(kAll, seen, kDecodeWindow);
       }
       // Where a claim finds nothing, all is claimed, most of the time for good.
       if (naps > 0) {
@@ -89,20 +88,24 @@ class ApkSchedulerWarp {
     if (lane_ == 0) {
       const uint4 wanted =
           ptx::load_shared_words(kSharedBase + static_cast<uint32_t>(offsetof(Shared, wanted)));
-      if (resident_decode_ && resident_queue_.pushed() < wanted.z && resident_queue_.has_room()) {
+      if (apk::window_has_entry_for(decode_, apk::PipelineRole::kResident) &&
+          resident_queue_.pushed() < wanted.z && resident_queue_.has_room()) {
         tried = 1;
-        const apk::Claim claim = scheduler_.next(resident_, decision_, {});
+        const apk::Claim claim = scheduler_.next(resident_, decision_, Windows{0, decode_});
         if (claim.status == apk::ClaimStatus::kTile) {
           push(resident_queue_, claim.tile);
           found = 1;
         }
       }
-      const apk::TileScheduler<Memory>::Room room{
-          prefill_ && main_queue_.pushed() < wanted.x && main_queue_.has_room(),
-          decode_ && urgent_queue_.pushed() < wanted.y && urgent_queue_.has_room()};
-      if (room.prefill || room.decode) {
+      Windows windows;
+      if (main_queue_.pushed() < wanted.x && main_queue_.has_room()) windows.prefill = prefill_;
+      if (apk::window_has_entry_for(decode_, apk::PipelineRole::kMain) &&
+          urgent_queue_.pushed() < wanted.y && urgent_queue_.has_room()) {
+        windows.decode = decode_;
+      }
+      if (windows.prefill != 0 || windows.decode != 0) {
         tried = 1;
-        const apk::Claim claim = scheduler_.next(main_, decision_, room);
+        const apk::Claim claim = scheduler_.next(main_, decision_, windows);
         if (claim.status == apk::ClaimStatus::kTile) {
           if (claim.tile.phase == apk::Phase::kPrefill) {
             push(main_queue_, claim.tile);
@@ -151,8 +154,7 @@ class ApkSchedulerWarp {
   const uint64_t* word_;  // the word that this lane looks at
   apk::PipelineState main_, resident_;
   apk::Decision decision_;
-  // What the ready windows hold: prefill, decode of the main and of the resident pipeline.
-  bool prefill_ = false, decode_ = false, resident_decode_ = false;
+  uint64_t prefill_ = 0, decode_ = 0;  // the ready windows
 };
 
 }  // namespace expertplex::cuda

@@ -12,8 +12,7 @@ struct StaticOperation {
   const GemmBinding* binding = nullptr;  // null: nothing for this pipeline
   const apk::OperationTemplate* shape = nullptr;
   const apk::OperationFields* fields = nullptr;
-  const apk::ExpertRows* experts = nullptr;
-  const uint16_t* block_expert = nullptr;
+  const apk::RowBlock* blocks = nullptr;
 };
 
 struct StaticSourceParameters {

@@ -60,12 +60,12 @@ class StaticSource {
   template <typename WorkQueue>
   static __device__ __forceinline__ bool feed(const StaticOperation& operation, WorkQueue& queue) {
     if (operation.binding != nullptr) {
-      const apk::OperationView view{operation.shape, operation.fields, operation.experts,
-                                    operation.block_expert};
-      const apk::OperationFields fields = *operation.fields;
+      const apk::OperationView view{operation.shape, operation.fields, operation.blocks};
+      const uint32_t epoch = operation.fields->epoch, tiles = operation.fields->gate_up_tiles;
       const BindingHead head = load_head(operation.binding);
-      for (uint32_t t = blockIdx.x; t < fields.gate_up_tiles; t += gridDim.x) {
-        const apk::TileDescriptor tile = apk::gate_up_tile<apk::DeviceMemory>(view, fields, t);
+      for (uint32_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const apk::TileDescriptor tile =
+            apk::gate_up_tile<apk::DeviceMemory>(view, epoch, tiles - t);
         if (!queue.wait_for_room()) return false;
         queue.push(operation.binding, head, tile);
       }

@@ -54,10 +54,9 @@ Result<GemmOperation> GemmOperation::make(GemmOperands operands, apk::Phase phas
   request.epoch = 1;
   request.rows_per_expert = rows_per_expert.data();
   apk::OperationFields fields;
-  std::vector<apk::ExpertRows> expert_rows(experts);
-  std::vector<uint16_t> block_expert(first_rows.size() + 1);
-  const apk::OperationFault fault = apk::instantiate_operation<apk::HostMemory>(
-      shape, request, &fields, expert_rows.data(), block_expert.data());
+  std::vector<apk::RowBlock> blocks(first_rows.size() + 1);
+  const apk::OperationFault fault =
+      apk::instantiate_operation<apk::HostMemory>(shape, request, &fields, blocks.data());
   EXPERTPLEX_CHECK(fault == apk::OperationFault::kNone, "{}", apk::operation_fault_name(fault));
 
   GemmOperation operation;
@@ -70,11 +69,9 @@ Result<GemmOperation> GemmOperation::make(GemmOperands operands, apk::Phase phas
   EXPERTPLEX_TRY(upload<GemmBinding>(&operation.binding_, {&binding, 1}));
   EXPERTPLEX_TRY(upload<apk::OperationTemplate>(&operation.shape_, {&shape, 1}));
   EXPERTPLEX_TRY(upload<apk::OperationFields>(&operation.fields_, {&fields, 1}));
-  EXPERTPLEX_TRY(upload<apk::ExpertRows>(&operation.experts_, expert_rows));
-  EXPERTPLEX_TRY(upload<uint16_t>(&operation.block_expert_, block_expert));
+  EXPERTPLEX_TRY(upload<apk::RowBlock>(&operation.blocks_, blocks));
   operation.operation_ = {operation.binding_.data(), operation.shape_.data(),
-                          operation.fields_.data(), operation.experts_.data(),
-                          operation.block_expert_.data()};
+                          operation.fields_.data(), operation.blocks_.data()};
   return operation;
 }
 

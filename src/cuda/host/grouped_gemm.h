@@ -44,8 +44,7 @@ class GemmOperation {
   DeviceBuffer<GemmBinding> binding_;
   DeviceBuffer<apk::OperationTemplate> shape_;
   DeviceBuffer<apk::OperationFields> fields_;
-  DeviceBuffer<apk::ExpertRows> experts_;
-  DeviceBuffer<uint16_t> block_expert_;
+  DeviceBuffer<apk::RowBlock> blocks_;
 };
 
 // Asynchronous on `stream`. Either operation may be null.
