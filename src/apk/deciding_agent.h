@@ -58,29 +58,21 @@ class AgentRole {
     Mem::store(&shared()->agent_word, uint32_t{0}, Release{}, DeviceScope{});
   }
 
-  // Tells all clusters below `clusters` of a decode operation that is ready, before submit; that
-  // one is to be told the result, for how many it was announced: 0 where it cannot be (its template
-  // does not want it, its slot is busy, or another operation of the main pipelines is in flight).
-  // Those of the resident pipeline have told all clusters themselves.
-  EXPERTPLEX_HOST_DEVICE uint32_t announce(uint32_t slot_index, uint32_t epoch, uint32_t layer,
-                                           uint32_t clusters) {
+  // For how many clusters a decode operation that is ready is announced, before submit, which is to
+  // be told the result; offers the slot's next one to the first `clusters` (announcement.h). 0
+  // where it cannot be announced: its template does not want it, or its slot is busy.
+  EXPERTPLEX_HOST_DEVICE uint32_t announce(uint32_t slot_index, uint32_t epoch, uint32_t clusters,
+                                           uint64_t* offer_word) {
     const SlotView slot = layout_.slot(base_, Phase::kDecode, slot_index);
     if (!slot.shape->announced || is_busy(Phase::kDecode, slot_index)) return 0;
     refresh_window(Phase::kDecode);
-    const AgentPrivate& agent = shared()->agent;
-    if (slot.shape->pipeline == PipelineRole::kResident) {
-      Mem::write(&shared()->agent.submitted[1][slot_index], epoch);
-      return limits_.clusters;
-    }
-    if (Mem::read(&agent.waiting_count[1]) > 0 ||
-        window_has_entry_for(Mem::read(&agent.ready_window[1]), PipelineRole::kMain)) {
-      return 0;
-    }
     // From here on it is in flight: it may finish before it is submitted.
     Mem::write(&shared()->agent.submitted[1][slot_index], epoch);
-    Mem::store(&shared()->announced, pack_announcement({epoch, layer, slot_index, clusters}),
-               Relaxed{}, DeviceScope{});
-    return clusters;
+    if (slot.shape->pipeline == PipelineRole::kResident) return limits_.clusters;
+    const uint64_t before = Mem::load(offer_word, Relaxed{}, DeviceScope{});
+    const uint64_t offer = next_offer(before, epoch, clusters);
+    Mem::store(offer_word, offer, Relaxed{}, DeviceScope{});
+    return offered_clusters(offer, epoch);
   }
 
   // Makes a ready operation visible. The caller has acquired the ready words of all its senders.

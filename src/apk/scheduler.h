@@ -50,9 +50,8 @@ struct Claim {
 struct PipelineState {
   uint32_t cluster = 0;
   PipelineRole role = PipelineRole::kMain;
-  bool parked = false;     // parked_tile waits to be resumed
-  bool started = false;    // last_tile says where the last tile came from
-  uint64_t announced = 0;  // the latest announcement that was looked at
+  bool parked = false;   // parked_tile waits to be resumed
+  bool started = false;  // last_tile says where the last tile came from
   struct {
     Phase phase = Phase::kPrefill;
     uint8_t slot = 0;
@@ -116,20 +115,8 @@ class TileScheduler {
     return decision.lend && windows.open(other) ? take(pipeline, other, true, windows) : Claim{};
   }
 
-  // Whether `word`, as just read from SharedState::announced, is news to the pipeline; it then says
-  // what. The leader takes tile `pipeline.cluster` if there is one: makes it from the
-  // counts of the operation's senders, acquires their ready words, and reports it with
-  // note_announced. REQUIRES: what is news is looked at before the next claim.
-  EXPERTPLEX_HOST_DEVICE bool read_announcement(PipelineState& pipeline, uint64_t word,
-                                                Announcement* announcement) const {
-    if (word == pipeline.announced) return false;
-    pipeline.announced = word;
-    *announcement = unpack_announcement(word);
-    return pipeline.cluster < announcement->clusters;
-  }
-  EXPERTPLEX_HOST_DEVICE uint64_t load_announcement() const {
-    return Mem::load(&layout_.shared(base_)->announced, Relaxed{}, DeviceScope{});
-  }
+  // A tile that the cluster owns (announcement.h): its leader has made it from the counts of the
+  // operation's senders and acquired their ready words.
   EXPERTPLEX_HOST_DEVICE Claim note_announced(PipelineState& pipeline, const TileDescriptor& tile) {
     return taken(pipeline, {ClaimStatus::kTile, tile});
   }

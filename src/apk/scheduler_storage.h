@@ -15,7 +15,7 @@
 namespace expertplex::apk {
 
 constexpr uint32_t kMaxSlotsPerPhase = 64;
-constexpr uint32_t kMaxClusters = 1023;  // announcement.h counts them in 10 bits
+constexpr uint32_t kMaxClusters = 1023;
 // Operations of one phase that claimers see at once, in FIFO order; further ones wait.
 constexpr uint32_t kReadyWindow = 8;
 constexpr size_t kStorageAlignment = 128;
@@ -95,10 +95,6 @@ struct alignas(128) SharedState {
   // list. Writer: the agent, release, device scope, after it has opened the claim words of these
   // operations; reader: pipeline leaders, relaxed: an entry says where a look may pay.
   alignas(128) uint64_t ready_window[kPhaseCount] = {};
-  // Announcement (announcement.h) to the main pipelines. Writer: the agent, relaxed, device scope;
-  // reader: pipeline leaders, relaxed. Orders nothing: who takes a tile by it acquires the
-  // operation's ready word itself.
-  uint64_t announced = 0;
   alignas(128) AgentPrivate agent;
   // Statistics, relaxed.
   uint64_t submitted[kPhaseCount] = {};

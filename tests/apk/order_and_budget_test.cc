@@ -8,10 +8,12 @@
 #include <tuple>
 #include <vector>
 
+#include "apk/announcement.h"
 #include "apk/budget.h"
 #include "apk/footprint.h"
 #include "apk/host_memory.h"
 #include "apk/preempt_word.h"
+#include "apk/scheduler_storage.h"
 #include "apk/tile_order.h"
 
 namespace expertplex::apk {
@@ -239,6 +241,29 @@ TEST(Pause, WindowsLimitTheLoadsInFlight) {
   EXPECT_EQ(loads_in_flight(PausePolicy::kWindow2, 1), 1u);
   EXPECT_EQ(loads_in_flight(PausePolicy::kWindow1, 3), 1u);
   EXPECT_EQ(loads_in_flight(PausePolicy::kAll, 3), 0u);
+}
+
+// What has been offered stands; what has not been said yet is not guessed.
+TEST(Offers, SayOneOperationAhead) {
+  uint64_t offer = 0;
+  EXPECT_EQ(offered_clusters(offer, 1), kNotOffered);
+  offer = next_offer(offer, 1, 48);
+  EXPECT_EQ(offered_clusters(offer, 1), 48u);
+  EXPECT_EQ(offered_clusters(offer, 2), 48u);
+  EXPECT_EQ(offered_clusters(offer, 3), kNotOffered);
+  offer = next_offer(offer, 2, 0);  // preemption was switched off in the meantime
+  EXPECT_EQ(offered_clusters(offer, 1), 0u) << "it is over";
+  EXPECT_EQ(offered_clusters(offer, 2), 48u);
+  EXPECT_EQ(offered_clusters(offer, 3), 0u);
+  offer = next_offer(offer, 5, kMaxClusters);  // 4 came and went unseen, and 5 was never offered
+  EXPECT_EQ(offered_clusters(offer, 5), kMaxClusters);
+}
+
+TEST(Offers, EpochsWrapAround) {
+  const uint64_t offer = next_offer(next_offer(0, 0xFFFFFFFEu, 3), 0xFFFFFFFFu, 5);
+  EXPECT_EQ(offered_clusters(offer, 0xFFFFFFFFu), 3u);
+  EXPECT_EQ(offered_clusters(offer, 0), 5u);
+  EXPECT_EQ(offered_clusters(offer, 1), kNotOffered);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ bool SharingModel<Mem>::is_settled(const Explorer& explorer, const void* word) c
     const SlotView slot = layout.slot(base_, phase, 0);
     const bool gone = slot.words->finished == last;
     if (word == &slot.words->finished) return gone;
-    if (word == &shared.announced) {
+    if (word == &words_->offer_word) {
       if (p == 1) return true;
       continue;
     }

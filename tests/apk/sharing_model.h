@@ -109,6 +109,7 @@ class SharingModel : public Model {
   struct Words {
     uint32_t ready_word[kPhaseCount];            // epoch; sender -> agent
     uint32_t done_word[kPhaseCount];             // epoch; finisher -> sender
+    uint64_t offer_word;                         // of the decode slot; agent -> claimers
     alignas(8) uint32_t submitted[kPhaseCount];  // the agent's memory of ready words; plain
     // Multicast: member m has begun its n-th tile of the pipeline, n + 1. The partner must be
     // there.
@@ -157,8 +158,9 @@ class SharingModel : public Model {
   struct Place {
     Role role;
     PipelineState pipeline;
-    uint32_t tiles = 0;    // begun; counted where a partner follows
-    uint64_t context = 0;  // inside which parked tile
+    uint32_t tiles = 0;      // begun; counted where a partner follows
+    uint64_t context = 0;    // inside which parked tile
+    uint32_t announced = 0;  // epoch of the latest operation of which it knows what it owns
     HandoffSender<Mem, kHandoffDepth>* sender = nullptr;
     HandoffReceiver<Mem, kHandoffDepth>* receiver = nullptr;
   };

@@ -106,7 +106,7 @@ void SharingModel<Mem>::agent_round(AgentRole<Mem>& agent, uint64_t context) {
     }
     uint32_t announced = 0;
     if (config_.announced && phase == Phase::kDecode) {
-      announced = agent.announce(0, ready, 0, config_.clusters);
+      announced = agent.announce(0, ready, config_.clusters, &words_->offer_word);
     }
     const SubmitResult result = agent.submit(phase, 0, request, announced);
     require(result == SubmitResult::kSubmitted || result == SubmitResult::kBusy,
@@ -197,7 +197,7 @@ void SharingModel<Mem>::run_member(const Role& role) {
 template <typename Mem>
 uint64_t SharingModel<Mem>::local_state(const Place& place, uint64_t tag) const {
   uint64_t local = combine_hash(place.context, tag);
-  if (config_.announced) local = combine_hash(local, place.pipeline.announced);
+  if (config_.announced) local = combine_hash(local, place.announced);
   if (hands_on()) {
     local = combine_hash(local, combine_hash(place.sender->sent(), place.receiver->received()));
     local = combine_hash(local, place.tiles);
@@ -242,19 +242,20 @@ Claim SharingModel<Mem>::next_claim(Place& place) {
   return claim;
 }
 
-// The tile of its own number that the agent has announced to this pipeline.
+// The tile of its own number that this cluster's pipeline owns of a decode operation that is ready.
 template <typename Mem>
 Claim SharingModel<Mem>::announced_claim(Place& place) {
-  Announcement a;
-  uint64_t word = 0;
-  if (place.pipeline.role == PipelineRole::kResident) {
-    const uint32_t ready =
-        Mem::load(&words_->ready_word[phase_index(Phase::kDecode)], Relaxed{}, SystemScope{});
-    if (ready > 0) word = pack_announcement({ready, 0, 0, config_.clusters});
-  } else {
-    word = scheduler().load_announcement();
+  const Announcement a{
+      Mem::load(&words_->ready_word[phase_index(Phase::kDecode)], Relaxed{}, SystemScope{}), 0, 0};
+  if (a.epoch == place.announced) return {};
+  uint32_t clusters = config_.clusters;
+  if (place.pipeline.role == PipelineRole::kMain) {
+    const uint64_t offer = Mem::load(&words_->offer_word, Relaxed{}, DeviceScope{});
+    clusters = offered_clusters(offer, a.epoch);
+    if (clusters == kNotOffered) return {};
   }
-  if (!scheduler().read_announcement(place.pipeline, word, &a)) return {};
+  place.announced = a.epoch;
+  if (place.pipeline.cluster >= clusters) return {};
   const Operation op = operation(Phase::kDecode);
   if (place.pipeline.cluster >= op.rows * op.columns) return {};
   if (config_.twin != Twin::kNoAcquire) {

@@ -1,12 +1,13 @@
-// From an announcement (apk/announcement.h) to the tile that a cluster owns: one round of loads of
-// a whole warp, which has all that a producer needs when it comes back.
+// From an announced operation (apk/announcement.h) to the tile that a cluster owns of it: a whole
+// warp makes it from the senders' counts.
 #pragma once
 
 #include "apk/announcement.h"
 #include "apk/device_memory.h"
 #include "apk/scheduler_storage.h"
 #include "cuda/device/apk_state.h"
-#include "cuda/device/work_queue.h"
+#include "cuda/device/shared_layout.h"
+#include "cuda/ptx/global_memory.h"
 
 namespace expertplex::cuda {
 
@@ -19,61 +20,62 @@ enum class OwnTile : uint8_t {
 class AnnouncedTile {
  public:
   using Memory = apk::DeviceMemory;
+  // Experts whose counts come with a look: two a lane.
+  static constexpr uint32_t kMostExperts = 64;
 
-  // `entry` is that of the announcement's slot.
+  // `entry` is that of the operation's slot.
   __device__ __forceinline__ AnnouncedTile(const ApkParameters& parameters, const InboxEntry& entry)
       : p_(parameters), entry_(entry) {}
 
-  // All lanes. The tile of this cluster's number. kTile: lane 0 has acquired the senders' words.
-  // most_rows: of a tile.
-  __device__ __forceinline__ OwnTile find(const apk::Announcement& a, uint32_t most_rows) {
-    // The agent refuses such a request.
-    if (a.layer >= p_.layers) return OwnTile::kNone;
-    const uint32_t index = apk_slot_index(p_.limits, apk::Phase::kDecode, a.slot);
-    const uint32_t lane = threadIdx.x % 32;
-    const uint64_t count = load_count(a, 0);
-    binding = &p_.bindings[index * p_.layers + a.layer];
-    head = load_head(binding);
-    // The rest of the warp takes it from lane 0, so that it is not left out.
-    const uint64_t ready =
-        lane == 0 ? Memory::load(&p_.slots[index].ready, apk::Acquire{}, apk::SystemScope{}) : 0;
-    const uint32_t epoch = static_cast<uint32_t>(__shfl_sync(kAll, ready, 0) >> 32);
-    const int32_t ahead = static_cast<int32_t>(static_cast<uint32_t>(count >> 32) - a.epoch);
-    if (__any_sync(kAll, ahead != 0) || epoch != a.epoch) {
-      // Words of a later operation: the announced one is over.
-      return __any_sync(kAll, ahead > 0) || apk::is_earlier(a.epoch, epoch) ? OwnTile::kNone
-                                                                            : OwnTile::kNotYet;
-    }
-    const uint32_t rows = static_cast<uint32_t>(count);
-    if (entry_.experts > 32 || __any_sync(kAll, rows > most_rows)) return place(a);
+  // This lane's counts, those of experts 2 * lane and 2 * lane + 1: half a look.
+  static __device__ __forceinline__ ptx::WordPair load_counts(const ApkSlot& box,
+                                                              uint32_t experts) {
+    const uint32_t first = threadIdx.x % 32 * 2;
+    return first < experts ? ptx::load_word_pair(&box.rows_per_expert[first]) : ptx::WordPair{};
+  }
+
+  // All lanes. The tile of this cluster's number. most_rows: of a tile.
+  __device__ __forceinline__ OwnTile find(const apk::Announcement& a, const ptx::WordPair& counts,
+                                          uint32_t most_rows) {
+    const uint32_t lane = threadIdx.x % 32, experts = entry_.experts;
+    if (experts > kMostExperts) return place(a);
+    const bool first = 2 * lane < experts, second = 2 * lane + 1 < experts;
+    const int32_t ahead =
+        max(first ? distance(counts.first, a) : 0, second ? distance(counts.second, a) : 0);
+    const int32_t behind =
+        min(first ? distance(counts.first, a) : 0, second ? distance(counts.second, a) : 0);
+    // Counts of a later operation: the announced one is over.
+    if (__any_sync(kAll, ahead > 0)) return OwnTile::kNone;
+    if (__any_sync(kAll, behind < 0)) return OwnTile::kNotYet;
+    const uint32_t rows0 = first ? static_cast<uint32_t>(counts.first) : 0;
+    const uint32_t rows1 = second ? static_cast<uint32_t>(counts.second) : 0;
+    if (__any_sync(kAll, max(rows0, rows1) > most_rows)) return place(a);
     // A row block for each expert with rows: no sums, no divisions.
-    const uint32_t present = __ballot_sync(kAll, rows > 0);
-    const bool mine = rows > 0 && __popc(present & ((1u << lane) - 1)) == entry_.row_block;
-    const uint32_t holder = __ballot_sync(kAll, mine);
+    const uint32_t present0 = __ballot_sync(kAll, rows0 > 0);
+    const uint32_t present1 = __ballot_sync(kAll, rows1 > 0);
+    const uint32_t below = (1u << lane) - 1;
+    const uint32_t rank = __popc(present0 & below) + __popc(present1 & below);
+    const bool mine0 = rows0 > 0 && rank == entry_.row_block;
+    const bool mine1 = rows1 > 0 && rank + (rows0 > 0 ? 1 : 0) == entry_.row_block;
+    const uint32_t holder = __ballot_sync(kAll, mine0 || mine1);
     if (holder == 0) return OwnTile::kNone;
-    const uint32_t expert = static_cast<uint32_t>(__ffs(static_cast<int>(holder))) - 1;
-    tile = apk::announced_tile(a, __popc(present));
-    tile.expert = static_cast<uint16_t>(expert);
+    const uint32_t from = static_cast<uint32_t>(__ffs(static_cast<int>(holder))) - 1;
+    tile = apk::announced_tile(a, __popc(present0) + __popc(present1));
+    tile.expert = static_cast<uint16_t>(__shfl_sync(kAll, 2 * lane + (mine0 ? 0 : 1), from));
     tile.row_block = entry_.row_block;
-    tile.row_count = __shfl_sync(kAll, rows, expert);
+    tile.row_count = __shfl_sync(kAll, mine0 ? rows0 : rows1, from);
     tile.column_tile = entry_.column_tile;
     return OwnTile::kTile;
   }
 
-  // What find() found.
-  apk::TileDescriptor tile;
-  const GemmBinding* binding = nullptr;
-  BindingHead head;
+  apk::TileDescriptor tile;  // what find() found
 
  private:
   static constexpr uint32_t kAll = 0xffffffff;
 
-  // The counts of experts first .. first + 31, a lane each.
-  __device__ __forceinline__ uint64_t load_count(const apk::Announcement& a, uint32_t first) const {
-    const uint32_t expert = first + threadIdx.x % 32;
-    if (expert >= entry_.experts) return uint64_t{a.epoch} << 32;
-    const ApkSlot& box = p_.slots[apk_slot_index(p_.limits, apk::Phase::kDecode, a.slot)];
-    return Memory::load(&box.rows_per_expert[expert], apk::Relaxed{}, apk::SystemScope{});
+  // How many operations later than the announced one a count is.
+  static __device__ __forceinline__ int32_t distance(uint64_t count, const apk::Announcement& a) {
+    return static_cast<int32_t>(static_cast<uint32_t>(count >> 32) - a.epoch);
   }
 
   // The general case: sums over the experts, lanes side by side. Also none where the agent is about
@@ -81,6 +83,7 @@ class AnnouncedTile {
   __device__ __forceinline__ OwnTile place(const apk::Announcement& a) {
     const apk::OperationTemplate& shape = *apk::StorageLayout(p_.limits).operation_template(
         p_.scheduler, apk::Phase::kDecode, a.slot);
+    const ApkSlot& box = p_.slots[apk_slot_index(p_.limits, apk::Phase::kDecode, a.slot)];
     const uint32_t experts = shape.experts, height = shape.gate_up.rows;
     const uint32_t columns = shape.gate_up_columns();
     const uint32_t lane = threadIdx.x % 32;
@@ -89,8 +92,12 @@ class AnnouncedTile {
     bool here = false;
 #pragma unroll 1
     for (uint32_t first = 0; first < experts; first += 32) {
-      const uint64_t count = load_count(a, first);
-      if (__any_sync(kAll, static_cast<uint32_t>(count >> 32) != a.epoch)) return OwnTile::kNotYet;
+      const uint64_t count =
+          first + lane < experts
+              ? Memory::load(&box.rows_per_expert[first + lane], apk::Relaxed{}, apk::SystemScope{})
+              : uint64_t{a.epoch} << 32;
+      if (__any_sync(kAll, distance(count, a) > 0)) return OwnTile::kNone;
+      if (__any_sync(kAll, distance(count, a) < 0)) return OwnTile::kNotYet;
       const uint32_t rows = static_cast<uint32_t>(count);
       const uint32_t blocks = apk::ceil_div(rows, height);
       uint32_t end = blocks;

@@ -135,26 +135,12 @@ class ApkAgent {
            1;
   }
 
-  // The operation in `lane`'s slot, whose ready word that lane has seen. What clusters wait for
-  // comes first, and that lane needs nobody for it.
+  // The operation in `lane`'s slot, whose ready word that lane has seen.
   __device__ __forceinline__ void submit(uint32_t lane, uint64_t seen) {
-    const uint32_t main = __ballot_sync(kAllLanes, in_flight_ && phase_ == apk::Phase::kDecode &&
-                                                       role_ == apk::PipelineRole::kMain);
-    const bool prefill = __any_sync(kAllLanes, in_flight_ && phase_ == apk::Phase::kPrefill);
     uint32_t announced = 0;
     if (lane_ == lane && announced_) {
-      if (role_ == apk::PipelineRole::kResident) {
-        announced = p_.limits.clusters;  // by the ready word itself
-      } else if (main == 0) {
-        if (!prefill) announced = p_.limits.clusters;
-        // The budget wants the footprint where it has an expectation of it.
-        if (prefill && policy_.preemption_enabled && policy_.budget.expected_footprint_milli == 0) {
-          announced = apk::contended_decode_clusters(policy_.budget, 0, p_.limits.clusters);
-        }
-        if (announced > 0) {
-          announce(static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen) - 1, announced);
-        }
-      }
+      announced = role_ == apk::PipelineRole::kResident ? p_.limits.clusters
+                                                        : offer(static_cast<uint32_t>(seen >> 32));
     }
     const apk::Phase phase =
         static_cast<apk::Phase>(__shfl_sync(kAllLanes, static_cast<uint32_t>(phase_), lane));
@@ -186,19 +172,23 @@ class ApkAgent {
       refuse(phase, slot_index, epoch, blocks);
       return;
     }
-    if (announced == 0 && main == 0 && slot.shape->announced &&
-        (!prefill || policy_.preemption_enabled) &&
-        slot.shape->pipeline == apk::PipelineRole::kMain) {
-      announced = apk::contended_decode_clusters(policy_.budget, blocks, p_.limits.clusters);
-      if (lane_ == lane) announce(epoch, layer, announced);
-    }
     publish(lane, slot, box, {epoch, layer, 0, 0, blocks, 0, 0, 0}, announced);
   }
 
-  // The lane of the operation's slot.
-  __device__ __forceinline__ void announce(uint32_t epoch, uint32_t layer, uint32_t clusters) {
-    Memory::store(&shared()->announced, apk::pack_announcement({epoch, layer, slot_, clusters}),
-                  apk::Relaxed{}, apk::DeviceScope{});
+  // The lane of the operation's slot: offers the next one, and says for how many clusters this one
+  // was. Always what decode gets beside a prefill: one may have begun by then.
+  __device__ __forceinline__ uint32_t offer(uint32_t epoch) {
+    uint32_t clusters = 0;
+    if (policy_.preemption_enabled) {
+      const apk::Budget& budget = policy_.budget;
+      // That of the slot's last operation, or what is expected of any.
+      const uint32_t footprint =
+          submitted_ != 0 ? row_blocks_ : apk::ceil_div(budget.expected_footprint_milli, 1000u);
+      clusters = apk::contended_decode_clusters(budget, footprint, p_.limits.clusters);
+    }
+    offer_ = apk::next_offer(offer_, epoch, clusters);
+    Memory::store(&mailbox(phase_, slot_).offer, offer_, apk::Relaxed{}, apk::DeviceScope{});
+    return apk::offered_clusters(offer_, epoch);
   }
 
   // What apk::instantiate_operation writes for the row blocks, lanes side by side; their number, or
@@ -386,6 +376,7 @@ class ApkAgent {
   uint32_t submitted_ = 0;  // epoch of its latest operation
   uint32_t sequence_ = 0;   // its place among all operations
   uint32_t row_blocks_ = 0;
+  uint64_t offer_ = 0;  // the slot's offer word
   uint64_t started_ns_ = 0;
   // The same in all lanes.
   uint32_t next_sequence_ = 1;

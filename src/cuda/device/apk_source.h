@@ -50,8 +50,8 @@ class ApkSource {
       apk::TileScheduler<apk::DeviceMemory> scheduler(parameters_.limits, parameters_.scheduler);
       const bool fin = scheduler.commit(tile);
       if (!fin) return;
-      // One release for both words: a fence of system scope costs a microsecond.
-      ptx::fence_system();
+      // One release for both words.
+      ptx::fence_release_system();
       scheduler.retire(tile, apk::Relaxed{});
       const uint32_t slot = apk_slot_index(parameters_.limits, tile.phase, tile.slot);
       apk::DeviceMemory::store(&parameters_.done[slot].value, apk::pack_epoch_value(tile.epoch, 1),

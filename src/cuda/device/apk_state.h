@@ -7,12 +7,14 @@
 //                announced operations, the resident producer of every CTA (apk_inbox.h), relaxed
 //                while they poll, acquire before the agent reads the request and before a CTA loads
 //                rows. Becomes visible: request and rows.
+//   offer_word   one per decode slot (apk/announcement.h), beside the ready word: both come with
+//                one load of 16 bytes. Senders leave it alone.
 //   row counts   one per (phase, slot, expert); value = rows. Writer: the sender, relaxed, before
 //                the ready word. Readers: the same, relaxed: each carries its epoch, so it says
 //                itself whether it is the operation's.
-//   done_word    one per (phase, slot), device memory (or host memory, in tests); value = 1. Writer:
-//                the committer whose commit finished the operation, or the agent for an operation
-//                without rows, release, system scope. Reader: the sender, acquire. Becomes visible:
+//   done_word    one per (phase, slot), device memory (or host memory, in tests); value = 1.
+//                Writer: the committer whose commit finished the operation, or the agent for an
+//                operation without rows, release, system scope. Reader: the sender, acquire. Visible:
 //                the operation's output; from then on the slot may be sent to again.
 //   stop_word    device memory, 32 bits. Writer: the host, by a copy; reader: the agent, relaxed.
 //                1: leave when nothing is in flight; 2: claim nothing more and leave when tiles
@@ -41,11 +43,12 @@ struct ApkRequest {
 constexpr uint32_t kApkMaxExperts = 256;
 constexpr uint32_t kApkMaxSlots = 32;  // of both phases: the agent keeps one per lane
 // Decode slots below this may be announced (apk/announcement.h); those of others are claimed.
-constexpr uint32_t kApkInboxSlots = 7;
+constexpr uint32_t kApkInboxSlots = 4;
 
 // One operation slot as its sender sees it.
 struct alignas(128) ApkSlot {
-  uint64_t ready = 0;                             // ready word
+  uint64_t ready = 0;
+  uint64_t offer = 0;
   uint64_t rows_per_expert[kApkMaxExperts] = {};  // row counts
   ApkRequest request;
 };

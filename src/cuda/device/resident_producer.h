@@ -22,7 +22,7 @@ class ResidentProducer {
   // Until kWorkEnd or an abort.
   __device__ __forceinline__ void run() {
     for (;;) {
-      inbox_.take();
+      if (inbox_.has_news()) inbox_.look();
       if (next_ == kNone && !find_next()) {
         if (!wait_for_work()) return;
         continue;
@@ -46,7 +46,7 @@ class ResidentProducer {
  private:
   static constexpr uint32_t kStages = kConfig.resident_stages;
   static constexpr uint32_t kLookAhead = 2 * kStages;
-  static constexpr uint32_t kNapNanoseconds = 200;
+  static constexpr uint32_t kNapNanoseconds = 100;
   static constexpr uint32_t kNone = ~0u;
 
   // Until there may be some. False: leave.
@@ -136,7 +136,7 @@ class ResidentProducer {
       stamp_stage = stamp_stage + 1 == kStages ? 0 : stamp_stage + 1;
       // What came in the meantime is known when this tile's loads are on their way.
       if (k == k_tiles / 4) want(&shared_->wanted.resident, &shared_->begun.resident);
-      if (k + kLookAhead == k_tiles) inbox_.look();
+      if (k + kLookAhead == k_tiles) inbox_.glance();
     }
     first_scale_slot_ = scale_slot(k_tiles + kScaleGroup - 1);
     return true;

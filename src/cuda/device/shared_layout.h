@@ -8,9 +8,9 @@
 //                loaded again; wgmma has finished reading it.
 //   *_work_full[q]   arrivals: the scheduler warp, or the resident producer for owned tiles (1).
 //                Waiters: the producer (math warps follow its stamps). work[q] is written.
-//   *_work_done[q]   arrivals: every math warp. Waiter: the committer. The tile's output is written.
-//   *_work_empty[q]  arrivals: the producer and the committer (1 each). Waiter: who fills the queue.
-//                Nobody needs work[q] any more.
+//   *_work_done[q]   arrivals: every math warp. Waiter: the committer. The tile's output is there.
+//   *_work_empty[q]  arrivals: the producer and the committer (1 each). Waiter: who fills the
+//                queue. Nobody needs work[q] any more.
 #pragma once
 
 #include <cstdint>
@@ -71,10 +71,10 @@ struct alignas(16) ProducerControl {
 };
 
 // How many claimed tiles each queue may have had since the start: its producer wants the next one
-// when the tile under way has begun (main) or a quarter of it is loaded (resident), not before. A cluster that claims further ahead
-// takes tiles that others could begin sooner (a third tile of a decode operation while others had
-// one: 120 instead of 95 us). Writers: the producers; reader: the scheduler warp; none orders
-// anything.
+// when the tile under way has begun (main) or a quarter of it is loaded (resident), not before. A
+// cluster that claims further ahead takes tiles that others could begin sooner (a third tile of a
+// decode operation while others had one: 120 instead of 95 us). Writers: the producers; reader: the
+// scheduler warp; none orders anything.
 struct alignas(16) WantedTiles {
   uint32_t main = 0;
   uint32_t urgent = 1;  // one ahead of those begun: it may not wait for a part of a prefill tile
@@ -85,16 +85,17 @@ struct BegunTiles {
   uint32_t main = 0, urgent = 0, resident = 0;
 };
 
-// What the inbox (apk_inbox.h) keeps of one of its words: of the ready word of a decode slot, or of
-// the announcement. Only the resident producer uses it.
+// What the inbox (apk_inbox.h) keeps of a decode slot. Only the resident producer uses it.
 struct alignas(16) InboxEntry {
-  uint64_t taken = 0;  // the word that was last dealt with
-  // Of the slot: the GateUp tile of this cluster's number, where every row block is an expert's
-  // only one; local experts.
-  uint16_t row_block = 0, column_tile = 0, experts = 0;
-  uint16_t looks = 0;  // 1: the word is looked at
+  uint64_t taken = 0;  // the ready word that was last dealt with
+  // The GateUp tile of this cluster's number, where every row block is an expert's only one.
+  uint16_t row_block = 0, column_tile = 0;
+  uint16_t experts = 0;          // local ones; 0: the slot is not announced
+  uint16_t resident = 0;         // 1: the resident pipeline's
+  uint16_t next_slot = 0;        // where the next operation came the last time
+  uint16_t head_layer = 0xFFFF;  // of `head`, on its way or there
+  BindingHead head;
 };
-constexpr uint32_t kInboxWords = kApkInboxSlots + 1;
 
 constexpr uint32_t kCtaWarps = 16;
 
@@ -129,11 +130,11 @@ struct SharedLayout {
   ProducerControl control;
   WantedTiles wanted;
   BegunTiles begun;
-  InboxEntry inbox[kInboxWords];
-  // The words as the last look saw them, each with the 8 bytes behind it. Writer: asynchronous
+  InboxEntry inbox[kApkInboxSlots];
+  // Ready words as the last glance saw them, each with the 8 bytes behind it. Writer: asynchronous
   // copies of the resident producer, which arrive on inbox_seen_full (one arrival a lane); reader:
   // it.
-  alignas(16) uint64_t inbox_seen[kInboxWords][2];
+  alignas(16) uint64_t inbox_seen[kApkInboxSlots][2];
   uint64_t inbox_seen_full[1];
   // What each warp waited for when the abort word made it leave: the barrier's address, the parity
   // in the highest bit; 0: it left at its end. Writer: that warp; reader: thread 0 at the end.

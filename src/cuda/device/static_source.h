@@ -33,8 +33,9 @@ class StaticSource {
   struct Inbox {
     static constexpr bool kUsed = false;
     __device__ __forceinline__ Inbox(const Parameters&, SharedLayout<kConfig>*) {}
+    __device__ __forceinline__ void glance() const {}
+    __device__ __forceinline__ bool has_news() const { return false; }
     __device__ __forceinline__ void look() const {}
-    __device__ __forceinline__ void take() const {}
   };
 
   template <typename Committer>

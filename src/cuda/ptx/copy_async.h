@@ -12,6 +12,11 @@ __device__ __forceinline__ void copy_async_16(uint32_t to_shared, const void* fr
                : "memory");
 }
 
+// Until all copies of this thread are there.
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // This thread arrives on the mbarrier when all its copies so far are there; the barrier counts it
 // like any other arrival.
 __device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {

@@ -10,7 +10,14 @@ __device__ __forceinline__ void fence_proxy_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// Release and acquire of system scope, for the relaxed accesses around it.
-__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Release of system scope, for the relaxed stores behind it: a MEMBAR, a microsecond.
+__device__ __forceinline__ void fence_release_system() {
+  asm volatile("fence.release.sys;" ::: "memory");
+}
+
+// Acquire of system scope, for the relaxed loads before it: it only empties the SM's L1 cache.
+__device__ __forceinline__ void fence_acquire_system() {
+  asm volatile("fence.acquire.sys;" ::: "memory");
+}
 
 }  // namespace expertplex::ptx

@@ -18,6 +18,19 @@ __device__ __forceinline__ void store_global_if(bool condition, void* to, float 
       : "memory");
 }
 
+// Two words that others write, side by side; each by itself as a relaxed load of system scope.
+struct WordPair {
+  uint64_t first = 0, second = 0;
+};
+__device__ __forceinline__ WordPair load_word_pair(const uint64_t* from) {
+  WordPair pair;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(pair.first), "=l"(pair.second)
+               : "l"(from)
+               : "memory");
+  return pair;
+}
+
 // 16 bytes that never change while the kernel runs; not moved by the compiler.
 __device__ __forceinline__ uint4 load_global_constant(const uint4* from) {
   uint4 words;

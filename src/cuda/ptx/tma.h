@@ -17,6 +17,11 @@ enum class CacheHint : uint64_t {
   kEvictLast = 0x14F0000000000000ull,   // read again by every column tile: decode tokens
 };
 
+// Brings a map in global memory to where TMA looks first: the first load by it else waits for it.
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 __device__ __forceinline__ void tma_load_2d(uint32_t destination, const CUtensorMap* map, int32_t x,
                                             int32_t y, uint32_t barrier, CacheHint hint) {
   asm volatile(
