@@ -9,6 +9,7 @@
 #if EXPERTPLEX_CUDA
 #include "bench/cuda/apk_bench.h"
 #include "bench/cuda/gemm_bench.h"
+#include "bench/cuda/mps_sharing.h"
 #endif
 
 namespace expertplex::cli {
@@ -75,6 +76,20 @@ void add_bench(CLI::App& app, int& exit_code) {
   apk->add_option("--commit", apk_options->commit, "Commit that the rows name");
   apk->callback(
       [apk_options, &exit_code] { exit_code = exit_code_of(bench::run_apk_bench(*apk_options)); });
+  struct MpsClientOptions {
+    int page = -1;
+    std::string phase;
+  };
+  CLI::App* mps = verb->add_subcommand("mps-client", "What 'bench apk' starts under MPS");
+  mps->group("");  // not in the help
+  const auto mps_options = std::make_shared<MpsClientOptions>();
+  mps->add_option("--page", mps_options->page)->required();
+  mps->add_option("--phase", mps_options->phase)
+      ->required()
+      ->check(CLI::IsMember({"prefill", "decode"}));
+  mps->callback([mps_options, &exit_code] {
+    exit_code = bench::run_mps_client(mps_options->page, mps_options->phase == "prefill");
+  });
 #endif
   cpu->callback([options, &exit_code] { exit_code = exit_code_of(run_cpu(*options)); });
 }

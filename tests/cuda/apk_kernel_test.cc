@@ -69,6 +69,26 @@ TEST_F(ApkKernelTest, AbortLeavesWorkBehindAndSaysSo) {
   ASSERT_TRUE(kernel_->stop(kLimit));
 }
 
+// Producers that a pause holds back in mid-tile leave as well, whenever the abort comes.
+TEST_F(ApkKernelTest, AbortUnderAPause) {
+  ASSERT_NO_FATAL_FAILURE(add_slot(Phase::kPrefill, PipelineRole::kMain, 0, 384, {8, 1024, 6144}));
+  ASSERT_NO_FATAL_FAILURE(
+      add_slot(Phase::kDecode, PipelineRole::kResident, 0, 40, {8, 1024, 6144}));
+  for (uint32_t i = 0; i < 10; ++i) {
+    ASSERT_NO_FATAL_FAILURE(
+        start(1 + i % 2, sharing(apk::SwitchMode::kTwoPipelines, apk::PausePolicy::kAll)));
+    for (SlotUnderTest& s : slots_) ASSERT_NO_FATAL_FAILURE(signal(s));
+    for (uint32_t j = 0; j < i; ++j) ASSERT_TRUE(kernel_->read_counters());  // later each time
+    ASSERT_TRUE(kernel_->request_abort());
+    const auto left = kernel_->wait_left(kLimit);
+    ASSERT_TRUE(left) << left.error().message;
+  }
+  ASSERT_NO_FATAL_FAILURE(
+      start(sms_, sharing(apk::SwitchMode::kTwoPipelines, apk::PausePolicy::kAll)));
+  ASSERT_NO_FATAL_FAILURE(run_rounds(2));
+  ASSERT_TRUE(kernel_->stop(kLimit));
+}
+
 // Decode of the main pipeline while prefill tiles are under way: their accumulators are put by and
 // fetched again, and no bit changes.
 TEST_F(ApkKernelTest, InterruptedTilesGoOn) {

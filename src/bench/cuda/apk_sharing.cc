@@ -3,9 +3,11 @@
 // busy. Times of the persistent kernel are from ready word to done word, on 131 SMs; those of
 // launched contestants from event to event, on 132.
 #include <algorithm>
+#include <functional>
 
 #include "bench/cuda/apk_sections.h"
 #include "bench/cuda/launched_sharing.h"
+#include "bench/cuda/mps_sharing.h"
 #include "bench/statistics.h"
 
 namespace expertplex::bench {
@@ -20,7 +22,9 @@ constexpr int kPairs = 50;         // of a prefill with decode beside it and one
 constexpr int kLaunchedRuns = 50;  // prefills of a launched contestant
 constexpr double kFirstUs = 10;
 constexpr uint32_t kWeightSets = 4;
+constexpr double kOftenUs = 300;  // between decode operations that keep coming
 constexpr uint32_t kGreenSms[] = {16, 32, 48, 64, 96};
+constexpr uint32_t kMpsPercents[] = {25, 50};
 enum Slot : size_t { kPrefillSlot, kResident16, kMain128, kMain16, kSlots };
 
 constexpr ApkMode kModes16[] = {
@@ -50,6 +54,12 @@ struct Outcome {
   double lost_us = 0;     // by each decode operation
 };
 
+// The contestants that differ in one number share a series.
+std::string series_of(const std::string& name) {
+  if (name.starts_with("green")) return "green contexts";
+  return name.starts_with("mps") ? "mps" : name;
+}
+
 void report(BenchRows& rows, const std::string& plot, const std::string& name,
             const Outcome& outcome, double decode_alone, double prefill_alone) {
   const double decode = quantile(outcome.decode_us, 0.5);
@@ -60,8 +70,7 @@ void report(BenchRows& rows, const std::string& plot, const std::string& name,
       decode / decode_alone, outcome.prefill_us, outcome.prefill_us / prefill_alone,
       outcome.lost_us);
   std::fflush(stdout);
-  rows.point(plot, name.starts_with("green") ? "green contexts" : name, name, decode,
-             outcome.lost_us);
+  rows.point(plot, series_of(name), name, decode, outcome.lost_us);
 }
 
 // The persistent kernel under one mode. every_us of 0: one decode operation a prefill.
@@ -133,6 +142,15 @@ std::vector<Launched> launched_contestants() {
   return all;
 }
 
+// Of launched contestants.
+Outcome launched_outcome(const SharedTimes& times, double prefill_alone) {
+  Outcome outcome{times.decode_us, quantile(times.prefill_us, 0.5), 0};
+  const double each =
+      static_cast<double>(times.decode_us.size()) / static_cast<double>(times.prefill_us.size());
+  outcome.lost_us = (outcome.prefill_us - prefill_alone) / each;
+  return outcome;
+}
+
 Result<void> share_launched(const GemmName& shape, uint32_t decode_rows, double every_us,
                             const std::string& plot, double decode_alone, double prefill_alone,
                             BenchRows& rows) {
@@ -141,12 +159,29 @@ Result<void> share_launched(const GemmName& shape, uint32_t decode_rows, double 
                       LaunchedSharing::make(shape, decode_rows, l.policy, l.sms));
     EXPERTPLEX_ASSIGN(const SharedTimes times, sharing->run(kLaunchedRuns, kFirstUs, every_us));
     EXPERTPLEX_TRY(sharing->check());
-    Outcome outcome{times.decode_us, quantile(times.prefill_us, 0.5), 0};
-    const double each = static_cast<double>(times.decode_us.size()) / kLaunchedRuns;
-    outcome.lost_us = (outcome.prefill_us - prefill_alone) / each;
-    report(rows, plot, sharing->name(), outcome, decode_alone, prefill_alone);
+    report(rows, plot, sharing->name(), launched_outcome(times, prefill_alone), decode_alone,
+           prefill_alone);
   }
   return {};
+}
+
+// Calls `tell` with the times under each percentage. Where MPS does not run, says so instead.
+void for_each_mps(const GemmName& shape, uint32_t decode_rows, int prefills,
+                  const std::function<void(const std::string&, const MpsTimes&)>& tell) {
+  const auto daemon = MpsDaemon::start();
+  if (!daemon) {
+    fmt::print("mps: left out, it does not run here: {}\n", daemon.error().message);
+    return;
+  }
+  for (const uint32_t percent : kMpsPercents) {
+    const auto times =
+        daemon.value()->run({shape, decode_rows, percent, prefills, kFirstUs, kOftenUs});
+    if (!times) {
+      fmt::print("mps {} %: left out: {}\n", percent, times.error().message);
+      continue;
+    }
+    tell(fmt::format("mps {} %", percent), times.value());
+  }
 }
 
 Result<void> share(ApkWorkload& workload, uint32_t decode_rows, BenchRows& rows) {
@@ -166,9 +201,12 @@ Result<void> share(ApkWorkload& workload, uint32_t decode_rows, BenchRows& rows)
       apk_alone.second);
   const double decode_alone = std::min(launched_decode, apk_alone.second);
   const double prefill_alone = std::min(launched_prefill, apk_alone.first);
-  for (const double every_us : {0.0, 300.0}) {
-    const std::string plot = fmt::format("sharing_{}_{}rows_{}", shape.name, decode_rows,
-                                         every_us == 0 ? "one" : "every300us");
+  const auto plot_of = [&](double every_us) {
+    return fmt::format("sharing_{}_{}rows_{}", shape.name, decode_rows,
+                       every_us == 0 ? "one" : "every300us");
+  };
+  for (const double every_us : {0.0, kOftenUs}) {
+    const std::string plot = plot_of(every_us);
     for (const ApkMode& mode : modes_of(decode_rows)) {
       EXPERTPLEX_ASSIGN(const Outcome outcome, run_mode(workload, mode, every_us, apk_alone.first));
       report(rows, plot, std::string("apk ") + mode.name, outcome, decode_alone, prefill_alone);
@@ -177,6 +215,12 @@ Result<void> share(ApkWorkload& workload, uint32_t decode_rows, BenchRows& rows)
     EXPERTPLEX_TRY(
         share_launched(shape, decode_rows, every_us, plot, decode_alone, launched_prefill, rows));
   }
+  for_each_mps(shape, decode_rows, kLaunchedRuns, [&](const std::string& name, const MpsTimes& t) {
+    report(rows, plot_of(0), name, launched_outcome(t.one, launched_prefill), decode_alone,
+           prefill_alone);
+    report(rows, plot_of(kOftenUs), name, launched_outcome(t.often, launched_prefill), decode_alone,
+           prefill_alone);
+  });
   return {};
 }
 
@@ -241,7 +285,7 @@ Result<void> saturate(const GemmName& shape, uint32_t decode_rows, BenchRows& ro
         plot, name, prefill, decode, prefill + decode, r.prefill_us, r.decode_us);
     std::fflush(stdout);
     const bool green = name.starts_with("green");
-    rows.point(plot, green ? "green contexts" : name, name, prefill, decode);
+    rows.point(plot, series_of(name), name, prefill, decode);
     if (green) best_green = std::max(best_green, prefill + decode);
     if (name.starts_with("apk")) best = std::max(best, prefill + decode);
   };
@@ -256,6 +300,8 @@ Result<void> saturate(const GemmName& shape, uint32_t decode_rows, BenchRows& ro
     EXPERTPLEX_TRY(sharing->check());
     tell(sharing->name(), r);
   }
+  for_each_mps(shape, decode_rows, kSaturatedPrefills,
+               [&](const std::string& name, const MpsTimes& t) { tell(name, t.saturated); });
   if (std::string(shape.name) != kGlmGateUp.name) return {};
   rows.add(fmt::format("apk.saturation_sum_8x{}", decode_rows), best, "",
            decode_rows == 16

@@ -2,65 +2,26 @@
 
 #include <chrono>
 
-#include "bench/cuda/gpu_timer.h"
 #include "bench/cuda/green_contexts.h"
+#include "bench/cuda/launched_gemms.h"
 
 namespace expertplex::bench {
 namespace {
 
-using apk::Phase;
-using apk::PipelineRole;
-using cuda::GemmOperation;
-using cuda::GemmProblem;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kWeightSets = 4;
 constexpr int kMostDecodes = 64;  // beside one prefill
 constexpr int kInFlight = 8;      // decode launches ahead of the GPU when both are saturated
-
-class EventPair {
- public:
-  EventPair() {
-    cudaEventCreate(&begin_);
-    cudaEventCreate(&end_);
-  }
-  ~EventPair() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  EventPair(const EventPair&) = delete;
-  EventPair& operator=(const EventPair&) = delete;
-
-  Result<void> around(cudaStream_t stream, const std::function<Result<void>()>& launch) {
-    EXPERTPLEX_CUDA_TRY(cudaEventRecord(begin_, stream));
-    EXPERTPLEX_TRY(launch());
-    return cuda::cuda_result(cudaEventRecord(end_, stream), "cudaEventRecord");
-  }
-  bool done() const { return cudaEventQuery(end_) == cudaSuccess; }
-  Result<void> wait() const {
-    return cuda::cuda_result(cudaEventSynchronize(end_), "cudaEventSynchronize");
-  }
-  Result<double> microseconds() const {
-    float milliseconds = 0;
-    EXPERTPLEX_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_, end_));
-    return static_cast<double>(milliseconds) * 1e3;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 }  // namespace
 
 struct LaunchedSharing::Impl {
   Policy policy;
-  std::vector<GemmProblem> problems;  // prefill, then decode's weight sets
-  std::vector<GemmOperation> operations;
+  LaunchedGemms gemms;
   GreenContexts green;
   cudaStream_t prefill_stream = nullptr, decode_stream = nullptr;
   bool owns_streams = false;
   uint32_t prefill_ctas = 0, decode_ctas = 0;
-  int next_decode = 0;
 
   ~Impl() {
     if (!owns_streams) return;
@@ -68,33 +29,8 @@ struct LaunchedSharing::Impl {
     cudaStreamDestroy(decode_stream);
   }
 
-  Result<void> add(const GemmName& shape, Phase phase, PipelineRole pipeline, uint32_t rows,
-                   uint32_t seed) {
-    const cuda::RowPlacement placement{rows};
-    EXPERTPLEX_ASSIGN(
-        GemmProblem problem,
-        GemmProblem::make({kSharedExperts, shape.columns, shape.k},
-                          std::vector<uint32_t>(kSharedExperts, rows), placement, seed));
-    EXPERTPLEX_TRY(problem.poison());
-    EXPERTPLEX_ASSIGN(GemmOperation operation,
-                      GemmOperation::make(problem.operands(), phase, pipeline,
-                                          problem.rows_per_expert, placement));
-    problems.push_back(std::move(problem));
-    operations.push_back(std::move(operation));
-    return {};
-  }
-
-  Result<void> launch_prefill() const {
-    // The configuration without the resident pipeline: it is the faster one.
-    return cuda::launch_grouped_gemm(cuda::compiled_gemm_configs()[1], &operations[0], nullptr,
-                                     prefill_ctas, prefill_stream);
-  }
-  Result<void> launch_decode() {
-    const GemmOperation& op = operations[1 + next_decode++ % kWeightSets];
-    const bool resident = op.pipeline() == PipelineRole::kResident;
-    return cuda::launch_grouped_gemm(cuda::compiled_gemm_configs()[0], resident ? nullptr : &op,
-                                     resident ? &op : nullptr, decode_ctas, decode_stream);
-  }
+  Result<void> launch_prefill() const { return gemms.launch_prefill(prefill_ctas, prefill_stream); }
+  Result<void> launch_decode() { return gemms.launch_decode(decode_ctas, decode_stream); }
 };
 
 LaunchedSharing::LaunchedSharing(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -105,11 +41,7 @@ Result<std::unique_ptr<LaunchedSharing>> LaunchedSharing::make(const GemmName& s
                                                                uint32_t decode_sms) {
   auto impl = std::make_unique<Impl>();
   impl->policy = policy;
-  const PipelineRole pipeline = decode_rows > 16 ? PipelineRole::kMain : PipelineRole::kResident;
-  EXPERTPLEX_TRY(impl->add(shape, Phase::kPrefill, PipelineRole::kMain, kPrefillRows, 1));
-  for (uint32_t s = 0; s < kWeightSets; ++s) {
-    EXPERTPLEX_TRY(impl->add(shape, Phase::kDecode, pipeline, decode_rows, s + 2));
-  }
+  EXPERTPLEX_ASSIGN(impl->gemms, LaunchedGemms::make(shape, decode_rows, {}));
   cudaDeviceProp device;
   EXPERTPLEX_CUDA_TRY(cudaGetDeviceProperties(&device, 0));
   const auto sms = static_cast<uint32_t>(device.multiProcessorCount);
@@ -117,7 +49,7 @@ Result<std::unique_ptr<LaunchedSharing>> LaunchedSharing::make(const GemmName& s
   std::string name = policy == Policy::kExclusive ? "exclusive" : "priority";
   if (policy == Policy::kPriorityByTile) {
     name = "priority by tile";
-    impl->prefill_ctas = impl->operations[0].tiles();
+    impl->prefill_ctas = impl->gemms.prefill_tiles();
   }
   if (policy == Policy::kGreen) {
     EXPERTPLEX_ASSIGN(impl->green, GreenContexts::make(decode_sms));
@@ -200,14 +132,6 @@ Result<SharedRates> LaunchedSharing::saturate(int prefills) {
   return SharedRates{prefill_us / prefills, decode_us / done};
 }
 
-Result<void> LaunchedSharing::check() const {
-  for (const GemmProblem& problem : impl_->problems) {
-    EXPERTPLEX_ASSIGN(const cuda::GemmErrors e, cuda::compare_with_reference(problem, 61));
-    if (e.relative_l2 < 2e-3 && e.unwritten == 0 && e.overwritten == 0) continue;
-    return make_error(ErrorCode::kInternal, "{}: relative error {:.2e} (limit 2e-3), {} unwritten",
-                      name_, e.relative_l2, e.unwritten);
-  }
-  return {};
-}
+Result<void> LaunchedSharing::check() const { return impl_->gemms.check(name_); }
 
 }  // namespace expertplex::bench

@@ -50,7 +50,7 @@ constexpr uint64_t kStampBytes = 16;
 constexpr uint64_t kBarrierBytes = 8;
 constexpr uint64_t kWorks = 7 + 4;           // work slots of the main and the resident pipeline
 constexpr uint64_t kWorkBarriers = 19 + 12;  // full, done and empty of them; none for kParkSlot
-constexpr uint64_t kWordBytes = 3 * 16 + 2 * 8 * 16 + 8 + 16 * 4;  // control to left_waiting
+constexpr uint64_t kWordBytes = 3 * 16 + 4 * (80 + 16) + 8 + 16 * 4;  // control to left_waiting
 constexpr uint64_t kSharedLimit = 232448;
 
 // What setmaxnreg can name.
